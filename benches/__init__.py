@@ -1,0 +1,1 @@
+"""What is measured: the Case, the engines, the workloads, the timed loop, the Record and the driver."""

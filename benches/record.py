@@ -1,0 +1,158 @@
+"""The Record of a launch: `record.json` (header) and `samples.parquet` (raw seconds), written atomically.
+
+It knows no mean, efficiency or plot. A launch that failed writes the same record, with status, reason and log tail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict
+
+from benches.spec import Case
+
+SCHEMA_VERSION = 1
+HEADER = "record.json"
+SAMPLES = "samples.parquet"
+
+Status = Literal["ok", "failed", "timeout", "interrupted"]
+
+SAMPLE_SCHEMA = pa.schema(
+    [
+        ("kind", pa.dictionary(pa.int8(), pa.string())),
+        ("rank", pa.int32()),
+        ("block", pa.int32()),
+        ("step", pa.int32()),
+        ("start_s", pa.float64()),
+        ("seconds", pa.float64()),
+    ]
+)
+"""kind: warmup, step or block · block: 0…, -1 in the warm-up · step: 0… within its block, -1 for a block ·
+start_s: since this rank's first warm-up step, on its monotonic clock · seconds: duration."""
+
+
+class ParityCheck(BaseModel):
+    """One comparison of the parity gate."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    """reduction, projection, local, weights, buffers, initial_weights."""
+    passed: bool
+    error: float
+    """Largest error seen, in the units of `bound`."""
+    bound: float
+    """Largest error allowed."""
+    where: str = ""
+    """Parameter or buffer and rank of the largest error."""
+
+
+class Parity(BaseModel):
+    """Outcome of the gate before the clock; `error` and `bound` are those of the reduction."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    passed: bool
+    error: float
+    bound: float
+    checks: list[ParityCheck] = []
+
+
+class Header(BaseModel):
+    """`record.json`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    """Version of this layout."""
+    case_id: str
+    """Hash of `case`."""
+    case: Case
+    """What ran, in full."""
+    launch: int
+    """Number of this launch of the case, from 0."""
+    status: Status
+    """ok; failed: a rank or the launcher ended with an error; timeout: `limit_s` ran out; interrupted: by a signal."""
+    reason: str | None = None
+    """What ended the launch, in one line; null when ok."""
+    log_tail: list[str] = []
+    """Last lines of the log of the rank that failed first; empty when ok."""
+    command: str
+    """The line that started the ranks, as a shell takes it."""
+    started_at: str
+    """UTC, ISO 8601."""
+    duration_s: float
+    """Wall time of the whole launch as its writer saw it, start-up included."""
+    setup_s: float | None = None
+    """Seconds from the start of rank 0 to its first warm-up step: imports, joining, weights, parity."""
+    world_size: int
+    """Ranks that the engine counted; 0 when none joined."""
+    device: str = ""
+    """Name of the accelerator or the CPU of rank 0."""
+    clock: Literal["perf_counter", "cuda_event"] = "perf_counter"
+    """What timed the steps."""
+    warmup_steps: int = 0
+    """Untimed steps that were run; the case gives the least."""
+    samples_per_step: int = 0
+    """Units of throughput in one step of the whole job."""
+    gradient_bytes: int = 0
+    """Bytes of all gradients of one rank."""
+    parameters: int = 0
+    """Trainable parameters."""
+    peak_memory_mb: list[float] = []
+    """Peak resident memory (CPU) or allocated device memory (CUDA) of each rank, in 2**20 bytes."""
+    parity: Parity | None = None
+    """null: the launch ended before the gate."""
+    effective: dict[str, Any] = {}
+    """Settings read back from the engine, with the sizes of DDP's buckets in bytes."""
+    provenance: dict[str, Any] = {}
+    """Versions, Horovod's build, hosts, git state, environment (allow-list), affinity, polling; see results/README.md."""
+    warnings: list[str] = []
+    """Doubts of the launch itself."""
+    losses: list[float] | None = None
+    """Loss of rank 0 at each traced step, where a trace was asked for (`--losses N`); else null."""
+
+
+def write(folder: Path, header: Header, samples: pa.Table | None) -> None:
+    """Write the samples, then the header: a folder with a header is complete. Refuses to overwrite."""
+    if (folder / HEADER).exists():
+        raise FileExistsError(f"{folder / HEADER} exists; records are never overwritten")
+    folder.mkdir(parents=True, exist_ok=True)
+    if samples is not None:
+        table = samples.cast(SAMPLE_SCHEMA)
+        _replace(folder / SAMPLES, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+    text = header.model_dump_json(indent=1) + "\n"
+    _replace(folder / HEADER, lambda temporary: temporary.write_text(text))
+
+
+def read(folder: Path) -> Header:
+    """Read the header of a launch. Raises FileNotFoundError, or ValueError when it is not a record."""
+    raw = json.loads((folder / HEADER).read_text())
+    return Header.model_validate_json(json.dumps(raw))
+
+
+def read_samples(folder: Path) -> pa.Table:
+    """Read the samples of a launch; an empty table where it has none (it failed before its first block)."""
+    path = folder / SAMPLES
+    return pq.read_table(path) if path.exists() else SAMPLE_SCHEMA.empty_table()
+
+
+def _replace(path: Path, fill: Callable[[Path], object]) -> None:
+    """Fill a temporary file in the same folder, sync it, and rename it over `path`."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        fill(temporary)
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,243 @@
+"""The Case (what one contestant runs, fully resolved) and the Study (cases that are compared).
+
+Units stand in the names: `_s` seconds, `_ms` milliseconds, `_mb` 2**20 bytes, `_gbps` 10**9 bits per second.
+Nothing here imports torch, Horovod or Hydra: the driver, the ranks and the analysis all read these types.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+EngineName = Literal["local", "ddp", "horovod"]
+TransportName = Literal["gloo", "mpi", "nccl"]
+Device = Literal["cpu", "cuda"]
+Precision = Literal["fp32", "bf16", "fp16"]
+ClusterKind = Literal["local", "virtual", "hosts", "slurm", "kubernetes"]
+LauncherName = Literal["auto", "direct", "torchrun", "horovodrun", "mpirun"]
+
+Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
+"""A Python object by name, `package.module:attribute`."""
+
+# What each engine can travel over (DDP over MPI: a comm hook of ours).
+TRANSPORTS: dict[str, tuple[str, ...]] = {
+    "local": (),
+    "ddp": ("gloo", "nccl"),
+    "horovod": ("gloo", "mpi", "nccl"),
+}
+
+
+class Frozen(BaseModel):
+    """A value: it cannot change, takes no unknown key, and does not turn one type into another."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+
+
+class ModelSpec(Frozen):
+    """The model under test and how one step of it is made."""
+
+    name: str = Field(min_length=1)
+    """Its name in tables."""
+    factory: Reference
+    """Callable of `kwargs` that returns a torch.nn.Module."""
+    kwargs: dict[str, Any] = {}
+    """Keyword arguments of `factory`."""
+    batch: Reference
+    """Callable of (generator, per_rank_batch, device, **batch_kwargs) that returns a pytree of tensors."""
+    batch_kwargs: dict[str, Any] = {}
+    """Further keyword arguments of `batch`, such as the shape of an image."""
+    loss: Reference | None = None
+    """Callable of (model, batch) that returns a scalar; null: the model itself, called with the batch, returns it."""
+    sample: str = "sample"
+    """The unit of throughput: image, sequence, token."""
+    samples_per_item: int = Field(default=1, ge=1)
+    """Units of throughput in one item of the batch (tokens in a sequence); 1 for images."""
+
+
+class DataSpec(Frozen):
+    """Where batches come from."""
+
+    name: Literal["synthetic", "digits", "imagefolder"] = "synthetic"
+    """synthetic: `model.batch`, drawn afresh; digits: scikit-learn's set; imagefolder: pictures under `root`."""
+    per_rank_batch: int = Field(ge=1)
+    """Items in one rank's batch of one step (resolved from `data.global_batch` where that is given)."""
+    root: str | None = None
+    """Folder of `imagefolder`, one sub-folder a class; null for the others."""
+    workers: int = Field(default=0, ge=0)
+    """Loader processes of each rank (imagefolder); 0: the rank loads by itself."""
+
+
+class OptimizerSpec(Frozen):
+    """The optimizer; its learning rate is never scaled by the world size."""
+
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = Field(default=0.01, gt=0)
+    """Learning rate, the same in every contestant and at every world size."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """SGD only; ignored by adam and adamw."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    fused: bool = False
+    """torch's fused implementation of the update."""
+
+
+class DdpSettings(Frozen):
+    """DistributedDataParallel's own options, under its own names."""
+
+    bucket_cap_mb: float | None = Field(default=None, gt=0)
+    """Largest bucket in MiB. null: the library's default, a first bucket of 1 MiB and the rest of 25."""
+    broadcast_buffers: bool = False
+    """Broadcast buffers from rank 0 before each forward. torch's default is true; off here, as Horovod never does."""
+    gradient_as_bucket_view: bool = False
+    """Gradients are views into the buckets. torch's default: false."""
+    static_graph: bool = False
+    """Promise that the graph does not change. torch's default: false."""
+    find_unused_parameters: bool = False
+    """Search each graph for parameters without gradient. torch's default: false."""
+
+
+class HorovodSettings(Frozen):
+    """Horovod's own options, under its own names."""
+
+    fusion_threshold_mb: float = Field(default=128, ge=0)
+    """Largest fused message in MiB. Horovod's default: 128; 0: no fusion."""
+    cycle_time_ms: float = Field(default=1.0, gt=0)
+    """Time between two looks for tensors that are ready. Horovod's default: 1 ms."""
+    cache_capacity: int = Field(default=1024, ge=0)
+    """Entries of the response cache. Horovod's default: 1024; 0: off."""
+
+
+class ClusterSpec(Frozen):
+    """The shape of the job: how many ranks, where, with how many threads."""
+
+    name: ClusterKind = "local"
+    nodes: int = Field(default=1, ge=1)
+    ranks_per_node: int = Field(default=1, ge=1)
+    threads_per_rank: int = Field(default=1, ge=1)
+    """Compute threads of a rank: OMP_NUM_THREADS and torch's intra-op pool."""
+    link_gbps: float | None = Field(default=None, gt=0)
+    """Rate of each node's link where the cluster shapes it; null: as it is."""
+    launcher: LauncherName = "auto"
+    """auto: torchrun for DDP, horovodrun for Horovod over gloo, mpirun over MPI, none for local."""
+    mpi_yield_when_idle: bool = False
+    """MPI's polling policy: give up the core while waiting. Resolved: true where cores < 2 x ranks on a host."""
+    env: dict[str, str] = {}
+    """Environment of every rank of every contestant alike, such as NCCL_SOCKET_IFNAME."""
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+
+class Case(Frozen):
+    """One resolved configuration. Its id is a hash of its content; it knows no host, folder or result."""
+
+    engine: EngineName
+    transport: TransportName | None
+    """null for the engine `local` only."""
+    device: Device
+    precision: Precision = "fp32"
+    """fp32; bf16: autocast; fp16: autocast with a gradient scaler."""
+    compile: bool = False
+    """torch.compile the model before it is wrapped."""
+    channels_last: bool = False
+    """Memory format of 4-d tensors."""
+    tf32: bool = False
+    """Allow TF32 in matrix products and convolutions (CUDA)."""
+    cudnn_benchmark: bool = True
+    """Let cuDNN time its algorithms during the warm-up (CUDA)."""
+    seed: int = Field(default=1, ge=0)
+    """Seed of weights and data; step and rank are mixed into it."""
+    python: str | None = None
+    """Another environment's interpreter; null: the one that runs the driver."""
+    warmup_steps: int = Field(default=10, ge=10)
+    """Least untimed steps before the first block."""
+    block_steps: int = Field(default=20, ge=1)
+    """Consecutive timed steps of one block."""
+    limit_s: float = Field(default=300.0, gt=0)
+    """Wall-clock limit of one launch; then its processes are ended and the launch has failed."""
+    allow_oversubscribe: bool = False
+    """Let ranks x threads exceed the cores of a host; such rows are marked."""
+    model: ModelSpec
+    data: DataSpec
+    optimizer: OptimizerSpec
+    ddp: DdpSettings | None = None
+    """The settings of the engine in use; null for every other engine."""
+    horovod: HorovodSettings | None = None
+    """The settings of the engine in use; null for every other engine."""
+    cluster: ClusterSpec
+
+    @model_validator(mode="after")
+    def _engine_and_transport_fit(self) -> Case:
+        choices = TRANSPORTS[self.engine]
+        if (self.transport or "") not in (choices or ("",)):
+            raise ValueError(f"transport={self.transport}: engine {self.engine} takes {', '.join(choices) or 'null'}")
+        if self.transport == "nccl" and self.device == "cpu":
+            raise ValueError("transport=nccl: needs device=cuda; on cpu take gloo or mpi")
+        if self.engine == "local" and self.cluster.world_size != 1:
+            raise ValueError(f"cluster: engine local has one process, not {self.cluster.world_size}")
+        if (self.ddp is not None) != (self.engine == "ddp") or (self.horovod is not None) != (self.engine == "horovod"):
+            raise ValueError(f"engine={self.engine}: exactly the settings of the engine in use must be present")
+        return self
+
+    @property
+    def id(self) -> str:
+        """First 12 hex digits of the SHA-256 of the canonical JSON of the content."""
+        return content_hash(self.model_dump(mode="json"))
+
+    @property
+    def cell(self) -> str:
+        """`ddp/gloo`, `horovod/mpi`, or `local`."""
+        return f"{self.engine}/{self.transport}" if self.transport else self.engine
+
+    @property
+    def global_batch(self) -> int:
+        """Units of throughput in one step of the whole job."""
+        return self.cluster.world_size * self.data.per_rank_batch * self.model.samples_per_item
+
+
+class Contestant(Frozen):
+    """A case in a study."""
+
+    name: str = Field(min_length=1)
+    """Unique among the contestants of one point: the key in `study.contestants` and what its sub-grid sweeps."""
+    point: dict[str, Any] = {}
+    """Values of the study's axes, by dotted key. Contestants of one point are compared with each other."""
+    settings: dict[str, Any] = {}
+    """Values that this contestant's own sub-grid sweeps, by dotted key."""
+    case: Case
+
+
+class Study(Frozen):
+    """Contestants, the axes they are compared across, and how. Frozen before the first block."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    contestants: tuple[Contestant, ...] = Field(min_length=1)
+    reference: dict[str, Any] = {}
+    """Settings that the reference contestant matches, such as {engine: ddp, transport: gloo}."""
+    schedule: Literal["relaunch"] = "relaunch"
+    """relaunch: every launch is a fresh set of processes; contestants are launched in turn, in balanced order."""
+    launches: int = Field(default=3, ge=1)
+    """Launches of each contestant; the launch is the replicate."""
+    rounds: int = Field(default=3, ge=1)
+    """Blocks of each launch."""
+    margin: float = Field(default=0.02, gt=0)
+    """Step times within a factor of 1 + margin count as equivalent."""
+    budget_s: float | None = Field(default=None, gt=0)
+    """Start no launch after this many seconds; null: none."""
+    retries: int = Field(default=0, ge=0)
+    """Times that a failed launch is tried again."""
+    max_cases: int = Field(default=200, ge=1)
+    """Refuse a study with more cases."""
+
+    @property
+    def hash(self) -> str:
+        return content_hash(self.model_dump(mode="json"))
+
+
+def content_hash(value: object) -> str:
+    """First 12 hex digits of the SHA-256 of canonical JSON (sorted keys, no spaces)."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

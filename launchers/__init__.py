@@ -1,0 +1,1 @@
+"""How ranks are started: each launcher is a pure function from a LaunchSpec to a Command."""

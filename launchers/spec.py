@@ -1,0 +1,49 @@
+"""What a launcher is given and what it gives back. Pure values: nothing here starts a process."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+MpiFlavour = Literal["openmpi4", "openmpi5", "mpich"]
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """One set of rank processes to start."""
+
+    python: str
+    """Interpreter of the ranks; torchrun and horovodrun are taken from its environment."""
+    args: tuple[str, ...]
+    """What each rank runs, after the interpreter: ("-m", "benches.worker", "case.yaml", "--out", …)."""
+    nodes: int
+    ranks_per_node: int
+    cwd: str
+    """Folder in which the command is started."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that every rank must see, over those inherited."""
+    yield_when_idle: bool = False
+    """MPI: give up the core while waiting."""
+    as_root: bool = False
+    """Open MPI refuses to start as root unless told."""
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command as one types it: variables, then words."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+
+    def text(self) -> str:
+        """A line that a POSIX shell runs as it stands."""
+        assignments = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.env.items())]
+        line = " ".join([*assignments, shlex.join(self.argv)])
+        return f"(cd {shlex.quote(self.cwd)} && {line})" if self.cwd else line

@@ -5,16 +5,15 @@ It knows no mean, efficiency or plot. A launch that failed writes the same recor
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict
 
 from benches.spec import Case
 
@@ -38,10 +37,8 @@ SAMPLE_SCHEMA = pa.schema(
 start_s: since this rank's first warm-up step, on its monotonic clock · seconds: duration."""
 
 
-class ParityCheck(BaseModel):
+class ParityCheck(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """One comparison of the parity gate."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
     """reduction, projection, local, weights, buffers, initial_weights."""
@@ -54,10 +51,8 @@ class ParityCheck(BaseModel):
     """Parameter or buffer and rank of the largest error."""
 
 
-class Parity(BaseModel):
+class Parity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Outcome of the gate before the clock; `error` and `bound` are those of the reduction."""
-
-    model_config = ConfigDict(extra="forbid")
 
     passed: bool
     error: float
@@ -65,10 +60,8 @@ class Parity(BaseModel):
     checks: list[ParityCheck] = []
 
 
-class Header(BaseModel):
+class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """`record.json`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     schema_version: int = SCHEMA_VERSION
     """Version of this layout."""
@@ -113,7 +106,7 @@ class Header(BaseModel):
     effective: dict[str, Any] = {}
     """Settings read back from the engine, with the sizes of DDP's buckets in bytes."""
     provenance: dict[str, Any] = {}
-    """Versions, Horovod's build, hosts, git state, environment (allow-list), affinity, polling; see results/README.md."""
+    """Versions, build of Horovod, hosts, git state, allowed environment, affinity, polling: see results/README.md."""
     warnings: list[str] = []
     """Doubts of the launch itself."""
     losses: list[float] | None = None
@@ -128,14 +121,13 @@ def write(folder: Path, header: Header, samples: pa.Table | None) -> None:
     if samples is not None:
         table = samples.cast(SAMPLE_SCHEMA)
         _replace(folder / SAMPLES, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
-    text = header.model_dump_json(indent=1) + "\n"
-    _replace(folder / HEADER, lambda temporary: temporary.write_text(text))
+    text = msgspec.json.format(msgspec.json.encode(header), indent=1) + b"\n"
+    _replace(folder / HEADER, lambda temporary: temporary.write_bytes(text))
 
 
 def read(folder: Path) -> Header:
     """Read the header of a launch. Raises FileNotFoundError, or ValueError when it is not a record."""
-    raw = json.loads((folder / HEADER).read_text())
-    return Header.model_validate_json(json.dumps(raw))
+    return msgspec.json.decode((folder / HEADER).read_bytes(), type=Header)
 
 
 def read_samples(folder: Path) -> pa.Table:
@@ -153,6 +145,6 @@ def _replace(path: Path, fill: Callable[[Path], object]) -> None:
         fill(temporary)
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

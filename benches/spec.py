@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import msgspec
+from msgspec import Meta
 
 EngineName = Literal["local", "ddp", "horovod"]
 TransportName = Literal["gloo", "mpi", "nccl"]
@@ -19,7 +20,12 @@ Precision = Literal["fp32", "bf16", "fp16"]
 ClusterKind = Literal["local", "virtual", "hosts", "slurm", "kubernetes"]
 LauncherName = Literal["auto", "direct", "torchrun", "horovodrun", "mpirun"]
 
-Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
+Whole = Annotated[int, Meta(ge=0)]
+Name = Annotated[str, Meta(min_length=1)]
+Reference = Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 """A Python object by name, `package.module:attribute`."""
 
 # What each engine can travel over (DDP over MPI: a comm hook of ours).
@@ -30,16 +36,14 @@ TRANSPORTS: dict[str, tuple[str, ...]] = {
 }
 
 
-class Frozen(BaseModel):
-    """A value: it cannot change, takes no unknown key, and does not turn one type into another."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+class Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A value: it cannot change. `build` checks types, bounds and unknown keys; the constructor does not."""
 
 
-class ModelSpec(Frozen):
+class ModelSpec(Frozen, frozen=True, kw_only=True):
     """The model under test and how one step of it is made."""
 
-    name: str = Field(min_length=1)
+    name: Name
     """Its name in tables."""
     factory: Reference
     """Callable of `kwargs` that returns a torch.nn.Module."""
@@ -53,40 +57,40 @@ class ModelSpec(Frozen):
     """Callable of (model, batch) that returns a scalar; null: the model itself, called with the batch, returns it."""
     sample: str = "sample"
     """The unit of throughput: image, sequence, token."""
-    samples_per_item: int = Field(default=1, ge=1)
+    samples_per_item: Count = 1
     """Units of throughput in one item of the batch (tokens in a sequence); 1 for images."""
 
 
-class DataSpec(Frozen):
+class DataSpec(Frozen, frozen=True, kw_only=True):
     """Where batches come from."""
 
     name: Literal["synthetic", "digits", "imagefolder"] = "synthetic"
     """synthetic: `model.batch`, drawn afresh; digits: scikit-learn's set; imagefolder: pictures under `root`."""
-    per_rank_batch: int = Field(ge=1)
+    per_rank_batch: Count
     """Items in one rank's batch of one step (resolved from `data.global_batch` where that is given)."""
     root: str | None = None
     """Folder of `imagefolder`, one sub-folder a class; null for the others."""
-    workers: int = Field(default=0, ge=0)
+    workers: Whole = 0
     """Loader processes of each rank (imagefolder); 0: the rank loads by itself."""
 
 
-class OptimizerSpec(Frozen):
+class OptimizerSpec(Frozen, frozen=True, kw_only=True):
     """The optimizer; its learning rate is never scaled by the world size."""
 
     name: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = Field(default=0.01, gt=0)
+    lr: Positive = 0.01
     """Learning rate, the same in every contestant and at every world size."""
-    momentum: float = Field(default=0.9, ge=0, lt=1)
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     """SGD only; ignored by adam and adamw."""
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: NotNegative = 0.0
     fused: bool = False
     """torch's fused implementation of the update."""
 
 
-class DdpSettings(Frozen):
+class DdpSettings(Frozen, frozen=True, kw_only=True):
     """DistributedDataParallel's own options, under its own names."""
 
-    bucket_cap_mb: float | None = Field(default=None, gt=0)
+    bucket_cap_mb: Positive | None = None
     """Largest bucket in MiB. null: the library's default, a first bucket of 1 MiB and the rest of 25."""
     broadcast_buffers: bool = False
     """Broadcast buffers from rank 0 before each forward. torch's default is true; off here, as Horovod never does."""
@@ -98,26 +102,26 @@ class DdpSettings(Frozen):
     """Search each graph for parameters without gradient. torch's default: false."""
 
 
-class HorovodSettings(Frozen):
+class HorovodSettings(Frozen, frozen=True, kw_only=True):
     """Horovod's own options, under its own names."""
 
-    fusion_threshold_mb: float = Field(default=128, ge=0)
+    fusion_threshold_mb: NotNegative = 128.0
     """Largest fused message in MiB. Horovod's default: 128; 0: no fusion."""
-    cycle_time_ms: float = Field(default=1.0, gt=0)
+    cycle_time_ms: Positive = 1.0
     """Time between two looks for tensors that are ready. Horovod's default: 1 ms."""
-    cache_capacity: int = Field(default=1024, ge=0)
+    cache_capacity: Whole = 1024
     """Entries of the response cache. Horovod's default: 1024; 0: off."""
 
 
-class ClusterSpec(Frozen):
+class ClusterSpec(Frozen, frozen=True, kw_only=True):
     """The shape of the job: how many ranks, where, with how many threads."""
 
     name: ClusterKind = "local"
-    nodes: int = Field(default=1, ge=1)
-    ranks_per_node: int = Field(default=1, ge=1)
-    threads_per_rank: int = Field(default=1, ge=1)
+    nodes: Count = 1
+    ranks_per_node: Count = 1
+    threads_per_rank: Count = 1
     """Compute threads of a rank: OMP_NUM_THREADS and torch's intra-op pool."""
-    link_gbps: float | None = Field(default=None, gt=0)
+    link_gbps: Positive | None = None
     """Rate of each node's link where the cluster shapes it; null: as it is."""
     launcher: LauncherName = "auto"
     """auto: torchrun for DDP, horovodrun for Horovod over gloo, mpirun over MPI, none for local."""
@@ -131,7 +135,7 @@ class ClusterSpec(Frozen):
         return self.nodes * self.ranks_per_node
 
 
-class Case(Frozen):
+class Case(Frozen, frozen=True, kw_only=True):
     """One resolved configuration. Its id is a hash of its content; it knows no host, folder or result."""
 
     engine: EngineName
@@ -148,15 +152,15 @@ class Case(Frozen):
     """Allow TF32 in matrix products and convolutions (CUDA)."""
     cudnn_benchmark: bool = True
     """Let cuDNN time its algorithms during the warm-up (CUDA)."""
-    seed: int = Field(default=1, ge=0)
+    seed: Whole = 1
     """Seed of weights and data; step and rank are mixed into it."""
     python: str | None = None
     """Another environment's interpreter; null: the one that runs the driver."""
-    warmup_steps: int = Field(default=10, ge=10)
+    warmup_steps: Annotated[int, Meta(ge=10)] = 10
     """Least untimed steps before the first block."""
-    block_steps: int = Field(default=20, ge=1)
+    block_steps: Count = 20
     """Consecutive timed steps of one block."""
-    limit_s: float = Field(default=300.0, gt=0)
+    limit_s: Positive = 300.0
     """Wall-clock limit of one launch; then its processes are ended and the launch has failed."""
     allow_oversubscribe: bool = False
     """Let ranks x threads exceed the cores of a host; such rows are marked."""
@@ -169,8 +173,7 @@ class Case(Frozen):
     """The settings of the engine in use; null for every other engine."""
     cluster: ClusterSpec
 
-    @model_validator(mode="after")
-    def _engine_and_transport_fit(self) -> Case:
+    def __post_init__(self) -> None:
         choices = TRANSPORTS[self.engine]
         if (self.transport or "") not in (choices or ("",)):
             raise ValueError(f"transport={self.transport}: engine {self.engine} takes {', '.join(choices) or 'null'}")
@@ -180,12 +183,11 @@ class Case(Frozen):
             raise ValueError(f"cluster: engine local has one process, not {self.cluster.world_size}")
         if (self.ddp is not None) != (self.engine == "ddp") or (self.horovod is not None) != (self.engine == "horovod"):
             raise ValueError(f"engine={self.engine}: exactly the settings of the engine in use must be present")
-        return self
 
     @property
     def id(self) -> str:
         """First 12 hex digits of the SHA-256 of the canonical JSON of the content."""
-        return content_hash(self.model_dump(mode="json"))
+        return content_hash(self)
 
     @property
     def cell(self) -> str:
@@ -198,10 +200,10 @@ class Case(Frozen):
         return self.cluster.world_size * self.data.per_rank_batch * self.model.samples_per_item
 
 
-class Contestant(Frozen):
+class Contestant(Frozen, frozen=True, kw_only=True):
     """A case in a study."""
 
-    name: str = Field(min_length=1)
+    name: Name
     """Unique among the contestants of one point: the key in `study.contestants` and what its sub-grid sweeps."""
     point: dict[str, Any] = {}
     """Values of the study's axes, by dotted key. Contestants of one point are compared with each other."""
@@ -210,34 +212,47 @@ class Contestant(Frozen):
     case: Case
 
 
-class Study(Frozen):
+class Study(Frozen, frozen=True, kw_only=True):
     """Contestants, the axes they are compared across, and how. Frozen before the first block."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-    contestants: tuple[Contestant, ...] = Field(min_length=1)
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    contestants: Annotated[tuple[Contestant, ...], Meta(min_length=1)]
     reference: dict[str, Any] = {}
     """Settings that the reference contestant matches, such as {engine: ddp, transport: gloo}."""
     schedule: Literal["relaunch"] = "relaunch"
     """relaunch: every launch is a fresh set of processes; contestants are launched in turn, in balanced order."""
-    launches: int = Field(default=3, ge=1)
+    launches: Count = 3
     """Launches of each contestant; the launch is the replicate."""
-    rounds: int = Field(default=3, ge=1)
+    rounds: Count = 3
     """Blocks of each launch."""
-    margin: float = Field(default=0.02, gt=0)
+    margin: Positive = 0.02
     """Step times within a factor of 1 + margin count as equivalent."""
-    budget_s: float | None = Field(default=None, gt=0)
+    budget_s: Positive | None = None
     """Start no launch after this many seconds; null: none."""
-    retries: int = Field(default=0, ge=0)
+    retries: Whole = 0
     """Times that a failed launch is tried again."""
-    max_cases: int = Field(default=200, ge=1)
+    max_cases: Count = 200
     """Refuse a study with more cases."""
 
     @property
     def hash(self) -> str:
-        return content_hash(self.model_dump(mode="json"))
+        return content_hash(self)
+
+
+T = TypeVar("T")
+
+
+def build(kind: type[T], content: object) -> T:
+    """Make a value of mappings and lists. Raises msgspec.ValidationError, whose text names the path of the fault."""
+    return msgspec.convert(content, kind)
+
+
+def plain(value: object) -> Any:
+    """The mappings, lists and scalars that `build` takes."""
+    return msgspec.to_builtins(value)
 
 
 def content_hash(value: object) -> str:
     """First 12 hex digits of the SHA-256 of canonical JSON (sorted keys, no spaces)."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

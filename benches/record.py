@@ -109,8 +109,9 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Versions, build of Horovod, hosts, git state, allowed environment, affinity, polling: see results/README.md."""
     warnings: list[str] = []
     """Doubts of the launch itself."""
-    losses: list[float] | None = None
-    """Loss of rank 0 at each traced step, where a trace was asked for (`--losses N`); else null."""
+    losses: list[float | None] | None = None
+    """Loss of rank 0 at each traced step, where a trace was asked for (`--losses N`); else null. An entry is null
+    where the loss was not finite."""
 
 
 def write(folder: Path, header: Header, samples: pa.Table | None) -> None:

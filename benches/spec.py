@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -25,8 +26,19 @@ NotNegative = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Whole = Annotated[int, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1)]
-Reference = Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
+Reference = Annotated[
+    str, Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="package.module:callable")
+]
 """A Python object by name, `package.module:attribute`."""
+
+StudyName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z",
+        description="up to 100 letters, digits, dots, dashes and underscores, the first a letter or digit",
+    ),
+]
+"""Name of a folder; the pattern keeps it inside the results folder."""
 
 # What each engine can travel over (DDP over MPI: a comm hook of ours).
 TRANSPORTS: dict[str, tuple[str, ...]] = {
@@ -215,7 +227,7 @@ class Contestant(Frozen, frozen=True, kw_only=True):
 class Study(Frozen, frozen=True, kw_only=True):
     """Contestants, the axes they are compared across, and how. Frozen before the first block."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    name: StudyName
     contestants: Annotated[tuple[Contestant, ...], Meta(min_length=1)]
     reference: dict[str, Any] = {}
     """Settings that the reference contestant matches, such as {engine: ddp, transport: gloo}."""
@@ -256,3 +268,17 @@ def content_hash(value: object) -> str:
     """First 12 hex digits of the SHA-256 of canonical JSON (sorted keys, no spaces)."""
     text = json.dumps(plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def load_case(path: Path) -> Case:
+    """Read a case file. Raises OSError, yaml.YAMLError or msgspec.ValidationError."""
+    import yaml  # slow to import, and only ranks and studies read files
+
+    return build(Case, yaml.safe_load(path.read_text()))
+
+
+def dump(value: object) -> str:
+    """YAML text that `load_case` and its kin read back as the same value."""
+    import yaml
+
+    return str(yaml.safe_dump(plain(value), sort_keys=False, allow_unicode=True, width=120))

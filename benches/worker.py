@@ -1,0 +1,65 @@
+"""What every launcher starts, once for each rank: `python -m benches.worker case.yaml --out FOLDER`.
+
+Started by hand under any launcher it writes the same record as under `ringduel run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from benches import agent, rankenv
+
+SUPERVISED = "RINGDUEL_SUPERVISED"
+"""Set by the driver, which then keeps the ranks' logs and writes the record of a launch that failed."""
+
+PARITY_FAILED = 4
+"""Exit status of ranks that the parity gate stopped; their record says why."""
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line of one rank."""
+    parser = argparse.ArgumentParser(prog="python -m benches.worker", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("case", type=Path, help="case file, as `ringduel plan` or `run` writes it")
+    parser.add_argument("--out", type=Path, required=True, help="folder of this launch; the record goes there")
+    parser.add_argument("--rounds", type=int, default=3, help="blocks to time (default: %(default)s)")
+    parser.add_argument(
+        "--launch", type=int, default=0, help="number of this launch (default: %(default)s)"
+    )
+    parser.add_argument("--losses", type=int, default=0, help="trace the loss of this many steps first (default: none)")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Run one rank under its agent and return its exit status."""
+    options = parse()
+    return agent.supervise(lambda board: _work(options, board), options.out)
+
+
+def _work(options: argparse.Namespace, board: agent.Board) -> int:
+    board.write(phase="setup")
+    if os.environ.get(SUPERVISED):
+        _log_to(options.out / "logs" / f"rank{rankenv.rank()}.log")
+    from benches import rank
+
+    return rank.run(options, board)
+
+
+def _log_to(path: Path) -> None:
+    """Send standard output and error of this process, C libraries included, to `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.close(handle)
+    # A killed rank must not take its last lines along.
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Workloads: one training step's model, loss and batches. They know no engine and no statistics."""

@@ -1,0 +1,103 @@
+"""One training step, the same for every engine: zero_grad, forward, backward, update.
+
+Only the wrapper varies between contestants; whatever else touches the numbers is set here, from the case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from benches.engines.base import Trainer
+from benches.spec import Case, OptimizerSpec
+from benches.workloads.data import stream_seed
+from benches.workloads.models import build_model, loss_function
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def set_numerics(case: Case) -> None:
+    """Threads and numeric switches of this process."""
+    torch.set_num_threads(case.cluster.threads_per_rank)
+    torch.backends.cuda.matmul.allow_tf32 = case.tf32
+    torch.backends.cudnn.allow_tf32 = case.tf32
+    torch.backends.cudnn.benchmark = case.cudnn_benchmark
+
+
+def bare_model(case: Case, device: torch.device) -> nn.Module:
+    """The model in training mode, seeded, on its device, in its memory format, wrapped by nothing."""
+    model = build_model(case.model, case.seed).to(device).train()
+    if case.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
+
+
+def compiled(case: Case, model: nn.Module) -> nn.Module:
+    """The model as the engine gets it: compiled where the case asks for that."""
+    return torch.compile(model) if case.compile else model  # type: ignore[return-value]
+
+
+def make_optimizer(parameters: list[nn.Parameter], spec: OptimizerSpec) -> torch.optim.Optimizer:
+    """The optimizer of the case; the learning rate is taken as it is."""
+    if spec.name == "sgd":
+        return torch.optim.SGD(
+            parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=spec.fused
+        )
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[spec.name]
+    return kind(parameters, lr=spec.lr, weight_decay=spec.weight_decay, fused=spec.fused)
+
+
+class Workload:
+    """Forward and backward of one case, and how batches are laid out."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        self.case, self.device = case, device
+        self.loss: Callable[[nn.Module, Any], torch.Tensor] = loss_function(case.model)
+        self.scaler = torch.amp.GradScaler(device.type) if case.precision == "fp16" else None
+
+    def arrange(self, batch: Any) -> Any:
+        """Put pictures into the case's memory format."""
+        if not self.case.channels_last:
+            return batch
+        return torch.utils._pytree.tree_map_only(torch.Tensor, _channels_last, batch)
+
+    def backward(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """Forward and backward through `model`; returns the loss."""
+        with self._autocast():
+            loss = self.loss(model, batch)
+        scaled = self.scaler.scale(loss) if self.scaler is not None else loss
+        scaled.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def seed_step(self, step: int, rank: int) -> None:
+        """Set the random stream of one rank's step (dropout), for passes that are compared with each other."""
+        torch.manual_seed(stream_seed(self.case.seed, step, rank))
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.case.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=AUTOCAST[self.case.precision])
+
+
+class TrainStep:
+    """Callable of a step's number: what is timed."""
+
+    def __init__(self, workload: Workload, trainer: Trainer, batches: Callable[[int], Any]) -> None:
+        self.workload, self.trainer, self.batches = workload, trainer, batches
+
+    def __call__(self, step: int) -> torch.Tensor:
+        """One whole step. Returns the loss, on its device, unread."""
+        trainer, workload = self.trainer, self.workload
+        batch = workload.arrange(self.batches(step))
+        trainer.zero_grad()
+        loss = workload.backward(trainer.model, batch)
+        trainer.step(workload.scaler)
+        return loss
+
+
+def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor

@@ -1,4 +1,4 @@
-"""The files under conf/, ours and the user's own, and what Hydra composes of them. The only user of Hydra's compose API."""
+"""The files under conf/, ours and the user's own, and what Hydra composes of them."""
 
 from __future__ import annotations
 
@@ -44,14 +44,10 @@ class Files:
         """Raise UserError unless the group has this file."""
         if choice in self.choices(group) or (group == "experiment" and choice is None):
             return
-        shown = shown or group
-        if isinstance(choice, list):
-            remedy = "takes one" if group == "experiment" else f"takes one; several are an axis: study.axes.{group}={show(choice)}"
-            raise UserError(f"{shown}={show(choice)}: {remedy}")
-        raise UserError(f"{shown}={show(choice)}: choices: {listed(self.choices(group))}")
+        raise UserError(f"{shown or group}={show(choice)}: choices: {listed(self.choices(group))}")
 
     def compose(self, groups: dict[str, str | None]) -> Composed:
-        """The composition of these files, the rest as the files themselves choose. Raises UserError. Do not change it."""
+        """The composition of these files, the rest as they choose, kept: not to be changed. Raises UserError."""
         key = tuple(sorted(groups.items()))
         if key not in self._kept:
             self._kept[key] = self._compose(groups)

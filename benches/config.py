@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,18 @@ from omegaconf import DictConfig, OmegaConf
 from benches import grid, knobs
 from benches.conffiles import UNREADABLE, Composed, Files, one_line
 from benches.errors import UserError
-from benches.explain import GROUPS, check, expected, hint_of, listed, refuse_chosen, show
+from benches.explain import GROUPS, check, flatten, hint_of, listed, refuse_chosen, show
 from benches.grid import Grid, Row
 from benches.machine import Machine
-from benches.overrides import Typed, flatten, parse
-from benches.resolve import ENGINES, case_of
-from benches.spec import Case, Contestant, Study, build, plain
+from benches.overrides import Typed, parse
+from benches.resolve import case_of
+from benches.spec import TRANSPORTS, Case, Contestant, Study, build, plain
 
 BATCHES = ("data.per_rank_batch", "data.global_batch")
+MAPPINGS = ("contestants", "axes", "reference")
 DEFAULT_ENGINES = ("ddp", "horovod")
-"""Contestants where a study names none. Each takes its transport by the device: gloo on the CPU, since both engines have
-it there and in every build; nccl on CUDA, since nobody trains on GPUs over anything slower by choice."""
+"""Contestants where a study names none. Each takes its transport by the device: gloo on the CPU, since every build of
+either engine has it there and nothing but the engine differs; nccl on CUDA, where training goes over nothing else."""
 
 
 @dataclass(frozen=True)
@@ -50,119 +51,216 @@ def compose(
 
     `config_dir`: the user's own conf, with folders model, data, cluster and experiment; it adds files to ours.
     """
-    composer = Composer(Files(config_dir), parse(arguments), machine or Machine())
-    study = composer.study()
-    environments = [contestant.case.cluster.env for contestant in study.contestants]
-    knobs.refuse(shell, {name: value for env in environments for name, value in env.items()})
-    warnings = [*knobs.overridden(shell), *crowding(study, composer.machine)]
-    return Resolved(study, composer.results(), warnings)
+    machine, files, typed = machine or Machine(), Files(config_dir), parse(arguments)
+    check_typed(typed, files)
+    base = files.compose(_single(typed.groups))
+    mappings = study_mappings(base.config, typed)
+    found, rest = narrow(grid.read(mappings), typed)
+    contestants = contestants_of(found, Rows(files, rest, machine), _setting("study.max_cases", base, rest))
+    check_used(contestants, found, rest)
+    study = study_of(contestants, flatten(mappings.get("reference"), ""), base, rest)
+    for contestant in contestants:
+        knobs.refuse(shell, contestant.case.cluster.env)
+    warnings = [*knobs.overridden(shell), *crowding(study, machine)]
+    return Resolved(study, Path(_setting("results", base, rest)).expanduser().absolute(), warnings)
 
 
-class Composer:
-    """One command line on its way to a Study."""
-
-    def __init__(self, files: Files, typed: Typed, machine: Machine) -> None:
-        self.files, self.machine = files, machine
-        _check_values(typed.values)
-        single = {group: choice for group, choice in typed.groups.items() if not isinstance(choice, list)}
-        for group, choice in single.items():
-            files.check(group, choice)
-        self.base = files.compose(single)
-        raw = self._study_mappings(typed)
-        self.reference = flatten(raw.get("reference") or {}, "")
-        self.grid, self.typed = narrow(grid.read(raw), typed, files)
-
-    def study(self) -> Study:
-        """The whole study, checked."""
-        fields = {name: self._setting(f"study.{name}") for name in _study_fields()}
-        fields["name"] = fields["name"] or self.base.choices["experiment"] or "study"
-        contestants = self._contestants(fields["max_cases"])
-        self._check_unused(contestants)
-        _check_reference(self.reference, contestants)
-        return build(Study, {**fields, "contestants": plain(contestants), "reference": self.reference})
-
-    def results(self) -> Path:
-        """Folder of study folders."""
-        return Path(self._setting("results")).expanduser().absolute()
-
-    def _study_mappings(self, typed: Typed) -> dict[str, Any]:
-        """Contestants, axes and reference as files and command line have them."""
-        raw = _resolved(self.base.config.study)
-        for key, value in flatten({k: v for k, v in raw.items() if k not in grid.MAPPINGS}, "study").items():
+def check_typed(typed: Typed, files: Files) -> None:
+    """Raise UserError for a typed choice, key or value that cannot be."""
+    for group, choice in typed.groups.items():
+        for one in _listed(choice) if group in GROUPS else [choice]:
+            files.check(group, one)
+    for key, value in typed.values.items():
+        refuse_chosen(key, value, key)
+        if key == "engine" and isinstance(value, list):
+            raise UserError(f"engine={show(value)}: takes one; others are contestants: study.contestants.NAME.engine=…")
+        if isinstance(value, list) and not _free(key):
+            for one in value:
+                check(key, one)
+        else:
             check(key, value)
-        engine = typed.values.get("engine", self.base.config.engine)
-        if not raw.get("contestants"):
-            chosen = {engine: {}} if engine else {name: {"engine": name} for name in DEFAULT_ENGINES}
-            raw["contestants"] = chosen
-        return grid.edit(raw, typed.edits)
-
-    def _setting(self, key: str) -> Any:
-        value = self.typed.values.get(key, OmegaConf.select(self.base.config, key))
-        check(key, value)
-        return value
-
-    def _contestants(self, most: int) -> list[Contestant]:
-        found: list[Contestant] = []
-        ids: set[str] = set()
-        for row in grid.expand(self.grid):
-            case = self._case(row)
-            if case is None or (case.engine == "local" and case.id in ids):
-                continue
-            ids.add(case.id)
-            if len(ids) > most:
-                raise UserError(
-                    f"study.max_cases={most}: the study has up to {self.grid.size} cases; narrow an axis, or raise it"
-                )
-            found.append(Contestant(name=row.name, point=row.point, settings=row.settings, case=case))
-        _check_distinct(found)
-        if not found:
-            raise UserError("study.contestants: nothing is left to run; engine local takes cluster.ranks_per_node=1")
-        return found
-
-    def _case(self, row: Row) -> Case | None:
-        groups = {**self.typed.groups, **{key: row.values[key] for key in GROUPS if key in row.values}}
-        for group in GROUPS:
-            if group in row.values:
-                self.files.check(group, row.values[group], f"{row.origin(group)}.{group}")
-        composed = self.files.compose(groups)
-        settings = {key: value for key, value in row.values.items() if key not in GROUPS}
-        explicit = {**settings, **{k: v for k, v in self.typed.values.items() if not k.startswith("study.")}}
-        _check_factory(explicit, composed, row)
-        content = _merged(composed.config, explicit)
-        _check_row(row, content)
-        return case_of(content, self.machine)
-
-    def _check_unused(self, contestants: list[Contestant]) -> None:
-        """Refuse an axis or a typed value that no case takes."""
-        used = {contestant.case.engine for contestant in contestants}
-        shown = {f"study.axes.{key}": (key, values) for key, values in self.grid.axes.items()}
-        shown.update({key: (key, value) for key, value in self.typed.values.items()})
-        for start, (key, value) in shown.items():
-            engine = key.split(".")[0]
-            if engine in ENGINES and engine not in used:
-                raise UserError(f"{start}={show(value)}: no contestant runs engine {engine}")
 
 
-def narrow(found: Grid, typed: Typed, files: Files) -> tuple[Grid, Typed]:
-    """The grid with typed values in place of its axes', and what was typed without those. Raises UserError."""
-    axes, rest = dict(found.axes), Typed(edits=typed.edits)
+def study_mappings(config: DictConfig, typed: Typed) -> dict[str, Any]:
+    """Contestants, axes and reference: the files', with the default contestants, with what the command line edits."""
+    study = resolved(config.study)
+    mappings = {name: study.get(name) or {} for name in MAPPINGS}
+    if not mappings["contestants"]:
+        engine = typed.values.get("engine", config.engine)
+        mappings["contestants"] = {engine: {}} if engine else {name: {"engine": name} for name in DEFAULT_ENGINES}
+    return grid.edit(mappings, typed.edits)
+
+
+def narrow(found: Grid, typed: Typed) -> tuple[Grid, Typed]:
+    """The grid with typed values in place of its axes', and what was typed besides. Raises UserError."""
+    axes, rest = dict(found.axes), Typed()
     for key, value in {**typed.groups, **typed.values}.items():
         owners = [name for name, sweep in found.contestants.items() if key in sweep]
         if owners:
             paths = " ".join(f"study.contestants.{name}.{key}={show(value)}" for name in owners)
-            raise UserError(f"{key}={show(value)}: set by contestant {listed(owners)}; override it there: {paths}")
+            raise UserError(f"{key}={show(value)}: contestants set it ({listed(owners)}); override it there: {paths}")
         if key in axes:
-            axes.update(grid.sweep({key: value}))
-        elif isinstance(value, list) and not _takes_list(key):
-            raise UserError(f"{key}={show(value)}: takes one value; several are an axis: study.axes.{key}={show(value)}")
+            axes[key] = grid.check_sweep(key, _listed(value), key)
+        elif isinstance(value, list) and not _free(key):
+            raise UserError(f"{key}={show(value)}: takes one; several are an axis: study.axes.{key}={show(value)}")
         else:
             (rest.groups if key in typed.groups else rest.values)[key] = value
     return Grid(found.contestants, axes), rest
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Turns rows of the grid into cases."""
+
+    files: Files
+    typed: Typed
+    machine: Machine
+
+    def case(self, row: Row) -> Case | None:
+        """The row's case; None where it has no place: the engine local at a world size above 1."""
+        chosen = {group: row.values[group] for group in GROUPS if group in row.values}
+        for group, choice in chosen.items():
+            self.files.check(group, choice, row.shown(group))
+        composed = self.files.compose({**self.typed.groups, **chosen})
+        explicit = {key: value for key, value in row.values.items() if key not in GROUPS}
+        explicit.update({key: value for key, value in self.typed.values.items() if not key.startswith("study.")})
+        if "model.factory" in explicit and composed.choices["model"] != "custom":
+            raise UserError(
+                f"model.factory={show(explicit['model.factory'])}: model={composed.choices['model']} has its own; "
+                "take model=custom"
+            )
+        content = merged(composed.config, explicit)
+        check_own(row, content)
+        try:
+            return case_of(content, self.machine)
+        except UserError as error:
+            # A contestant's own setting can only be changed under its full path; an axis yields to the plain key.
+            key = str(error).partition("=")[0]
+            raise UserError(f"{row.shown(key).removesuffix(key)}{error}" if key in row.own else str(error)) from None
+
+
+def merged(config: DictConfig, explicit: Mapping[str, Any]) -> dict[str, Any]:
+    """The files' values with the explicit ones over them, without the study. Raises UserError."""
+    config = copy.deepcopy(config)
+    given = [key for key in BATCHES if explicit.get(key) is not None]
+    if len(given) == 1:
+        other = BATCHES[1 - BATCHES.index(given[0])]
+        explicit = {other: None, **explicit}
+    del config["study"]
+    for key, value in explicit.items():
+        OmegaConf.update(config, key, value, force_add=True)
+    return resolved(config)
+
+
+def check_own(row: Row, content: Mapping[str, Any]) -> None:
+    """Raise UserError where a contestant names no engine, or sets what its engine does not use."""
+    engine = content["engine"]
+    if engine is None:
+        raise UserError(f"study.contestants.{row.key}.engine=null: choices: {listed(TRANSPORTS)}")
+    for key, value in row.own.items():
+        group = key.split(".")[0]
+        if (group in DEFAULT_ENGINES and group != engine) or (key == "transport" and engine == "local" and value):
+            raise UserError(f"{row.shown(key)}={show(value)}: the contestant's engine, {engine}, does not use it")
+
+
+def contestants_of(found: Grid, rows: Rows, most: int) -> list[Contestant]:
+    """The contestants of every point. Raises UserError where there are none, too many, or two alike."""
+    contestants: list[Contestant] = []
+    ids: set[str] = set()
+    for row in grid.expand(found):
+        case = rows.case(row)
+        # The bare model is the baseline of the study, not a contestant of each point that leaves it unchanged.
+        if case is None or (case.engine == "local" and case.id in ids):
+            continue
+        ids.add(case.id)
+        if len(ids) > most:
+            raise UserError(f"study.max_cases={most}: up to {found.size} cases; narrow an axis, or raise it")
+        contestants.append(Contestant(name=row.name, point=row.point, settings=row.settings, case=case))
+    if not contestants:
+        raise UserError("study.contestants: nothing is left to run; engine local takes cluster.ranks_per_node=1")
+    check_distinct(contestants)
+    return contestants
+
+
+def check_distinct(contestants: list[Contestant]) -> None:
+    """Raise UserError where two contestants of one point have one name or one case."""
+    names: dict[tuple[str, str], Contestant] = {}
+    cases: dict[tuple[str, str], Contestant] = {}
+    for one in contestants:
+        point = show(one.point)
+        where = f" at {point}" if one.point else ""
+        if (point, one.name) in names:
+            raise UserError(f"study.contestants.{one.name}: two contestants come to this name{where}; rename one")
+        if (point, one.case.id) in cases:
+            other = cases[point, one.case.id]
+            raise UserError(f"study.contestants: {one.name} is the same case as {other.name}{where}; keep one")
+        names[point, one.name] = cases[point, one.case.id] = one
+
+
+def check_used(contestants: list[Contestant], found: Grid, typed: Typed) -> None:
+    """Raise UserError for an axis or a typed value of an engine that no contestant runs."""
+    used = {contestant.case.engine for contestant in contestants}
+    axes = {f"study.axes.{key}": values for key, values in found.axes.items()}
+    for shown, value in {**axes, **typed.values}.items():
+        engine = shown.removeprefix("study.axes.").split(".")[0]
+        if engine in DEFAULT_ENGINES and engine not in used:
+            raise UserError(f"{shown}={show(value)}: no contestant runs engine {engine}")
+
+
+def study_of(contestants: list[Contestant], reference: dict[str, Any], base: Composed, typed: Typed) -> Study:
+    """The study of these contestants. Raises UserError."""
+    check_reference(reference, contestants)
+    names = [str(name) for name in base.config.study if name not in MAPPINGS]
+    fields = {name: _setting(f"study.{name}", base, typed) for name in names}
+    fields["name"] = fields["name"] or base.choices["experiment"] or "study"
+    return build(Study, {**fields, "contestants": plain(contestants), "reference": reference})
+
+
+def check_reference(reference: Mapping[str, Any], contestants: list[Contestant]) -> None:
+    """Raise UserError unless some contestant matches."""
+    for key, value in reference.items():
+        check(key, value, f"study.reference.{key}")
+    for contestant in contestants:
+        values = {**flatten(plain(contestant.case), ""), "model": contestant.case.model.name}
+        if all(values.get(key) == value for key, value in reference.items()):
+            return
+    if reference:
+        raise UserError(f"study.reference={show(dict(reference))}: no contestant matches; ~study.reference drops it")
+
+
 def crowding(study: Study, machine: Machine) -> list[str]:
-    """Warnings where ranks and their communication threads share cores (each rank wants one of either)."""
-    most = max(contestant.case.cluster.ranks_per_node for contestant in study.contestants)
-    if machine.cores >= 2 * most:
+    """A warning where a rank has no second core: its communication threads then take the core that computes."""
+    ranks = max(contestant.case.cluster.ranks_per_node for contestant in study.contestants)
+    if machine.cores >= 2 * ranks:
         return []
-    return [f"no spare core for communication: {most} rank(s) on {machine.cores} core(s), fewer than 2 a rank"]
+    return [f"no spare core for communication: {ranks} rank(s) on {machine.cores} core(s), fewer than two a rank"]
+
+
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """Plain mappings with every interpolation resolved. Raises UserError."""
+    try:
+        return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
+    except UNREADABLE as error:
+        raise UserError(f"conf: {one_line(error)}") from error
+
+
+def _setting(key: str, base: Composed, typed: Typed) -> Any:
+    value = typed.values.get(key, OmegaConf.select(base.config, key))
+    check(key, value)
+    return value
+
+
+def _single(groups: Mapping[str, Any]) -> dict[str, Any]:
+    return {group: choice for group, choice in groups.items() if not isinstance(choice, list)}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _free(key: str) -> bool:
+    """Whether a key takes anything, lists included: those inside a free mapping, such as model.kwargs."""
+    try:
+        return hint_of(key) is Any
+    except KeyError:
+        return False

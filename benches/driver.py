@@ -6,7 +6,6 @@ import datetime
 import json
 import os
 import secrets
-import signal
 import sys
 import time
 from collections import Counter
@@ -17,8 +16,8 @@ from typing import Any, Protocol
 
 from benches import record
 from benches.folder import StudyFolder
-from benches.worker import PARITY_FAILED, SUPERVISED
 from benches.spec import Case, Contestant, Study
+from benches.worker import PARITY_FAILED, SUPERVISED
 from launchers import choose
 from launchers.spec import Command, LaunchSpec
 from launchers.supervise import Outcome, StopFlag, run
@@ -118,7 +117,6 @@ def launch(
         limit_s=turn.case.limit_s,
         check=lambda: failed_rank(out),
         tick=lambda: progress.ticked(turn, read_progress(out)),
-        before_kill=ask_for_stacks,
         token=secrets.token_hex(8),
         stop=stop,
     )
@@ -157,9 +155,9 @@ def environment(case: Case) -> dict[str, str]:
     """Variables of every rank: threads and import path are ours and the same for all contestants."""
     threads = str(case.cluster.threads_per_rank)
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-    # Ours first, so that a user's own `analysis/` cannot shadow it; the folder one calls from last, for one's own model.
+    # Ours first, so that a user's `analysis/` cannot shadow it; last the folder one calls from, for one's own model.
     own = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    path = os.pathsep.join([str(CHECKOUT), *own, str(Path.cwd())])
+    path = os.pathsep.join(dict.fromkeys([str(CHECKOUT), *own, str(Path.cwd())]))
     return {**dict.fromkeys(names, threads), "PYTHONPATH": path, "PYTHONSAFEPATH": "1", **case.cluster.env}
 
 
@@ -194,14 +192,6 @@ def read_progress(out: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def ask_for_stacks(pids: list[int]) -> None:
-    """Have ranks that hang write their stacks to their logs (faulthandler, on SIGUSR1)."""
-    for pid in pids:
-        command = Path(f"/proc/{pid}/cmdline")
-        if command.exists() and b"benches.worker" in command.read_bytes().split(b"\0"):
-            os.kill(pid, signal.SIGUSR1)
-
-
 def failed_header(
     turn: Turn, out: Path, command: Command, started: datetime.datetime, outcome: Outcome
 ) -> record.Header:
@@ -229,8 +219,6 @@ def log_tail(out: Path) -> list[str]:
     """Last lines of the log of the rank that failed first, or of the launcher where no rank came so far."""
     bad = [one for one in exits(out) if one["exit_code"] != 0]
     logs = [out / "logs" / f"rank{one['rank']}.log" for one in bad]
-    logs += sorted((out / "logs").glob("rank*.log")) + [out / "logs" / "launcher.log"]
+    logs += [*sorted((out / "logs").glob("rank*.log")), out / "logs" / "launcher.log"]
     texts = (path.read_text(errors="replace").strip() for path in logs if path.exists())
     return next((text.splitlines()[-LOG_TAIL_LINES:] for text in texts if text), [])
-
-

@@ -45,7 +45,7 @@ CHOSEN = {"data.name": "data", "cluster.name": "cluster"}
 def keys() -> Tree:
     """All keys of the configuration."""
     tree = _fields(Case)
-    tree["study"] = {name: hint for name, hint in _fields(Study).items() if name != "contestants"}
+    tree["study"] = {**_fields(Study), "contestants": dict[str, Any], "axes": dict[str, Any]}
     for key, hint in WIDER.items():
         *parents, name = key.split(".")
         node = tree
@@ -63,8 +63,11 @@ def hint_of(key: str) -> Any:
     return node
 
 
-def check(key: str, value: Any, shown: str | None = None) -> None:
-    """Raise UserError unless `key` exists and takes `value`. `shown` is the key as the user can reach it."""
+def check(key: str, value: Any, shown: str | None = None) -> Any:
+    """The value as `key` takes it: 25 as 25.0, or as "25" where text is taken. Raises UserError.
+
+    `shown` is the key as the user can reach it.
+    """
     start = f"{shown or key}={show(value)}"
     try:
         hint = hint_of(key)
@@ -72,12 +75,20 @@ def check(key: str, value: Any, shown: str | None = None) -> None:
         raise UserError(f"{start}: unknown key; {nearest_key(key)}") from None
     if isinstance(hint, dict):
         raise UserError(f"{start}: takes the keys {listed(f'{key}.{name}' for name in hint)}")
+    if is_number(value) and takes_text(key):
+        value = show(value)
     try:
-        msgspec.convert(value, hint)
+        converted = msgspec.convert(value, hint)
     except msgspec.ValidationError:
         raise UserError(f"{start}: {expected(hint)}") from None
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{start}: {expected(hint)}")
+    return converted
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, which true and false are not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def takes_text(key: str) -> bool:
@@ -92,6 +103,19 @@ def refuse_chosen(key: str, value: Any, shown: str) -> None:
     """Raise UserError for a key that only the choice of a file may set."""
     if key in CHOSEN:
         raise UserError(f"{shown}={show(value)}: comes with the file; choose it by {CHOSEN[key]}={show(value)}")
+
+
+def flatten(tree: Any, prefix: str) -> dict[str, Any]:
+    """Leaves of nested mappings by dotted key. A list is a leaf; an empty mapping has none. Raises UserError."""
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    leaves: dict[str, Any] = {}
+    for name, node in tree.items():
+        key = f"{prefix}.{name}" if prefix else str(name)
+        if "." in str(name):  # Hydra would keep it beside its nested namesake, and one of the two would be lost
+            raise UserError(f"{key}={show(node)}: {name} is a dotted key in a mapping; write it nested")
+        leaves.update(flatten(node, key))
+    return leaves
 
 
 def expected(hint: Any) -> str:
@@ -122,25 +146,26 @@ def show(value: Any) -> str:
         return "{" + ",".join(f"{name}: {show(one)}" for name, one in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(show(one) for one in value) + "]"
+    if isinstance(value, float):
+        return f"{value:g}" if value.is_integer() and abs(value) < 1e6 else str(value)
     return json.dumps(value)
 
 
 def nearest_key(key: str) -> str:
     """`nearest: a.b`, else the choices at the level where the key left the known ones."""
-    known = list(_leaves(keys()))
-    last = key.rpartition(".")[2]
-    found = [name for name in known if name.rpartition(".")[2] == last]
-    found = found or difflib.get_close_matches(key, known, n=1)
-    if not found:
-        leaf = difflib.get_close_matches(last, [name.rpartition(".")[2] for name in known], n=1, cutoff=0.75)
-        found = [name for name in known if leaf and name.rpartition(".")[2] == leaf[0]]
-    if found:
-        return f"nearest: {listed(found[:3])}"
-    parent, _, _ = key.rpartition(".")
-    while parent and not _is_branch(parent):
-        parent = parent.rpartition(".")[0]
-    node = hint_of(parent) if parent else {**keys(), "experiment": None}
-    return f"choices: {listed(f'{parent}.{name}' if parent else name for name in node)}"
+    known: dict[str, list[str]] = {}
+    for name in _leaves(keys()):
+        known.setdefault(name.rpartition(".")[2], []).append(name)
+    *parents, last = key.split(".")
+    while parents and not _is_branch(".".join(parents)):
+        last = parents.pop()
+    parent = "".join(f"{name}." for name in parents)
+    siblings = list(hint_of(parent[:-1])) if parent else [*keys(), "experiment"]
+    if close := difflib.get_close_matches(last, siblings, n=1):
+        return f"nearest: {parent}{close[0]}"
+    if close := difflib.get_close_matches(key.rpartition(".")[2], known, n=1, cutoff=0.75):
+        return f"nearest: {listed(known[close[0]])}"
+    return f"choices: {listed(parent + name for name in siblings)}"
 
 
 def listed(names: typing.Iterable[str]) -> str:

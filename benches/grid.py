@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benches.errors import UserError
-from benches.explain import GROUPS, check, listed, nearest_key, refuse_chosen, show
-from benches.overrides import Delete, flatten
+from benches.explain import GROUPS, check, flatten, listed, refuse_chosen, show
+from benches.overrides import Delete
 
 Sweep = dict[str, list[Any]]
 """Values of each dotted key."""
@@ -57,6 +57,10 @@ class Row:
         """Every setting of the row, by dotted key."""
         return {**self.point, **self.own}
 
+    def shown(self, key: str) -> str:
+        """Where the user finds a key of this row."""
+        return f"study.contestants.{self.key}.{key}" if key in self.own else f"study.axes.{key}"
+
 
 def edit(study: dict[str, Any], edits: list[tuple[str, Any]]) -> dict[str, Any]:
     """The study's mappings with what the command line changes, adds and deletes. Raises UserError."""
@@ -68,7 +72,7 @@ def edit(study: dict[str, Any], edits: list[tuple[str, Any]]) -> dict[str, Any]:
             node = node.setdefault(parent, {}) if value is not Delete else node.get(parent, {})
             if not isinstance(node, dict):
                 above = ".".join(parents[: depth + 1])
-                raise UserError(f"{key}: {above} is one value, {show(node)}, and holds no keys; delete it first: ~{above}")
+                raise UserError(f"{key}: {above} is one value, {show(node)}; delete it first: ~{above}")
         if value is not Delete:
             node[name] = value
         elif name not in node:
@@ -91,6 +95,19 @@ def read(study: Mapping[str, Any]) -> Grid:
             if key in grid.axes:
                 raise UserError(f"study.axes.{key}={show(grid.axes[key])}: contestant {name} sets {key} too; keep one")
     return grid
+
+
+def check_sweep(key: str, values: list[Any], shown: str) -> list[Any]:
+    """These values as `key` takes them. Raises UserError; `shown` is the key as the user can reach it."""
+    if not values:
+        raise UserError(f"{shown}=[]: an empty sweep leaves nothing to run; name a value, or delete it: ~{shown}")
+    if key == "experiment" or key.split(".")[0] in ("study", "results"):
+        raise UserError(f"{shown}={show(values)}: belongs to the study as a whole and cannot vary in it")
+    for index, value in enumerate(values):
+        if any(_same(value, other) for other in values[:index]):
+            raise UserError(f"{shown}={show(values)}: {show(value)} stands there twice")
+        refuse_chosen(key, value, shown)
+    return values if key in GROUPS else [check(key, value, shown) for value in values]
 
 
 def expand(grid: Grid) -> Iterator[Row]:
@@ -125,23 +142,8 @@ def _mapping(node: Any, shown: str) -> dict[Any, Any]:
 def _sweep(node: Any, shown: str) -> Sweep:
     sweep = {}
     for key, values in flatten(_mapping(node, shown), "").items():
-        listed_values = values if isinstance(values, list) else [values]
-        _check_sweep(key, listed_values, f"{shown}.{key}")
-        sweep[key] = listed_values
+        sweep[key] = check_sweep(key, values if isinstance(values, list) else [values], f"{shown}.{key}")
     return sweep
-
-
-def _check_sweep(key: str, values: list[Any], shown: str) -> None:
-    if not values:
-        raise UserError(f"{shown}=[]: an empty sweep leaves nothing to run; name a value, or delete it: ~{shown}")
-    for index, value in enumerate(values):
-        if any(_same(value, other) for other in values[:index]):
-            raise UserError(f"{shown}={show(values)}: {show(value)} stands there twice")
-        if key == "experiment" or key.split(".")[0] in ("study", "results"):
-            raise UserError(f"{shown}={show(values)}: belongs to the study as a whole and cannot vary in it")
-        refuse_chosen(key, value, shown)
-        if key not in GROUPS:
-            check(key, value, shown)
 
 
 def _same(one: Any, other: Any) -> bool:

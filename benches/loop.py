@@ -55,7 +55,7 @@ class DeviceClock:
     name = "cuda_event"
 
     def reserve(self, marks: int) -> None:
-        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(marks)]
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(marks)]  # type: ignore[no-untyped-call]
 
     def mark(self, index: int) -> None:
         self._events[index].record()

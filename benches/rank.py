@@ -6,6 +6,7 @@ import argparse
 import datetime
 import faulthandler
 import json
+import math
 import resource
 import shlex
 import signal
@@ -23,6 +24,7 @@ import torch
 from benches import engines, parity, provenance, record
 from benches.agent import Board
 from benches.engines.base import Trainer
+from benches.host import cpu_name
 from benches.loop import Samples, Timer
 from benches.spec import Case, load_case
 from benches.worker import PARITY_FAILED
@@ -49,7 +51,7 @@ class Launch:
         self.case, self.options, self.board = case, options, board
         self.started = psutil.Process().create_time()
         self.warnings: list[str] = []
-        self.losses: list[float] | None = None
+        self.losses: list[float | None] | None = None
         self.setup_s: float | None = None
 
     def run(self) -> int:
@@ -104,7 +106,7 @@ class Launch:
         if not count:
             return
         timer.prepare(0, count)
-        self.losses = [float(step(number)) for number in range(count)]
+        self.losses = [finite(float(step(number))) for number in range(count)]
         timer.next_step = count
 
     def _phase(self, phase: str, block: int = 0) -> None:
@@ -148,7 +150,7 @@ class Launch:
             duration_s=time.time() - self.started,
             setup_s=self.setup_s,
             world_size=engine.world_size,
-            device=torch.cuda.get_device_name() if engine.device.type == "cuda" else provenance.cpu_name(),
+            device=torch.cuda.get_device_name() if engine.device.type == "cuda" else cpu_name(),
             clock=timer.clock.name if timer else "perf_counter",  # type: ignore[arg-type]
             warmup_steps=timer.samples.kind.count(0) if timer else 0,
             samples_per_step=case.global_batch,
@@ -176,6 +178,11 @@ def to_table(parts: list[torch.Tensor]) -> pa.Table:
     kinds = pa.DictionaryArray.from_arrays(pa.array(rows[:, 0].astype(np.int8)), list(Samples.KINDS))
     columns = [kinds, ranks, rows[:, 1].astype(np.int32), rows[:, 2].astype(np.int32), rows[:, 3], rows[:, 4]]
     return pa.table([pa.array(c) if isinstance(c, np.ndarray) else c for c in columns], schema=record.SAMPLE_SCHEMA)
+
+
+def finite(value: float) -> float | None:
+    """The value, or None for NaN and infinity, which JSON has not."""
+    return value if math.isfinite(value) else None
 
 
 def peak_memory_mb(device: torch.device) -> float:

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from benches.errors import UserError
-from benches.explain import check, listed, show
+from benches.explain import check, flatten, listed, show
 from benches.machine import Machine
-from benches.overrides import flatten
 from benches.spec import TRANSPORTS, Case, build
 
 ENGINES = ("ddp", "horovod")
@@ -19,8 +18,11 @@ ENGINES = ("ddp", "horovod")
 MISSING = "???"
 
 
-def case_of(content: dict[str, Any], machine: Machine) -> Case:
-    """The Case of one contestant at one point. `content`: the configuration without its study. Raises UserError."""
+def case_of(content: dict[str, Any], machine: Machine) -> Case | None:
+    """The Case of one contestant at one point; None for the engine local at a world size above 1. Raises UserError.
+
+    `content`: the configuration without its study.
+    """
     check_custom(content["model"])
     for key, value in flatten(content, "").items():
         check(key, value)
@@ -28,6 +30,8 @@ def case_of(content: dict[str, Any], machine: Machine) -> Case:
     case["device"] = device_of(content, machine)
     case["transport"] = transport_of(content, case["device"])
     case["cluster"] = cluster_of(content, case, machine)
+    if case["engine"] == "local" and world_size(case["cluster"]) != 1:
+        return None
     case["data"] = data_of(content["data"], case["cluster"])
     case["python"] = _absolute(content["python"]) if "/" in (content["python"] or "") else content["python"]
     for engine in ENGINES:
@@ -70,7 +74,7 @@ def transport_of(content: dict[str, Any], device: str) -> str | None:
     if transport not in choices:
         raise UserError(f"transport={transport}: engine {engine} does not take it; choices: {listed(choices)}")
     if transport == "nccl" and device == "cpu":
-        raise UserError(f"transport=nccl: needs device=cuda; choices on cpu: {listed(c for c in choices if c != 'nccl')}")
+        raise UserError(f"transport=nccl: needs device=cuda; choices on cpu: {listed(choices[:-1])}")
     return str(transport)
 
 
@@ -87,7 +91,7 @@ def cluster_of(content: dict[str, Any], case: dict[str, Any], machine: Machine) 
     if gpus and ranks > gpus:
         raise UserError(f"cluster.ranks_per_node={ranks}: {ranks} ranks need a GPU each, and torch sees {gpus}")
     _check_cores(cluster, content["allow_oversubscribe"], machine.cores)
-    cluster["env"] = {name: str(value) for name, value in cluster["env"].items()}
+    cluster["env"] = {name: check(f"cluster.env.{name}", value) for name, value in cluster["env"].items()}
     # The polling policy belongs to MPI: a case over another transport must not change its id with the cores.
     wanted = cluster["mpi_yield_when_idle"]
     if wanted is None:
@@ -103,7 +107,7 @@ def data_of(data: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
     if (whole is None) == (part is None):
         raise UserError(f"data.per_rank_batch={show(part)} and data.global_batch={show(whole)}: give exactly one")
     if whole is not None:
-        world = cluster["nodes"] * cluster["ranks_per_node"]
+        world = world_size(cluster)
         if whole % world:
             raise UserError(
                 f"data.global_batch={whole}: does not divide by the world size {world} "
@@ -113,6 +117,11 @@ def data_of(data: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
     if resolved["root"] is not None:
         resolved["root"] = _absolute(resolved["root"])
     return resolved
+
+
+def world_size(cluster: dict[str, Any]) -> int:
+    """Ranks of the whole job."""
+    return int(cluster["nodes"] * cluster["ranks_per_node"])
 
 
 def _check_local(cluster: dict[str, Any]) -> None:

@@ -25,9 +25,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("case", type=Path, help="case file, as `ringduel plan` or `run` writes it")
     parser.add_argument("--out", type=Path, required=True, help="folder of this launch; the record goes there")
     parser.add_argument("--rounds", type=int, default=3, help="blocks to time (default: %(default)s)")
-    parser.add_argument(
-        "--launch", type=int, default=0, help="number of this launch (default: %(default)s)"
-    )
+    parser.add_argument("--launch", type=int, default=0, help="number of this launch (default: %(default)s)")
     parser.add_argument("--losses", type=int, default=0, help="trace the loss of this many steps first (default: none)")
     return parser.parse_args(arguments)
 

@@ -11,6 +11,18 @@ MpiFlavour = Literal["openmpi4", "openmpi5", "mpich"]
 
 
 @dataclass(frozen=True)
+class Mpi:
+    """An mpirun whose flags are known."""
+
+    program: str
+    """Path of mpirun."""
+    flavour: MpiFlavour
+    """What its flags are those of; openmpi5 stands for later ones too."""
+    version: str
+    """As it says itself, such as 5.0.11."""
+
+
+@dataclass(frozen=True)
 class LaunchSpec:
     """One set of rank processes to start."""
 
@@ -21,7 +33,7 @@ class LaunchSpec:
     nodes: int
     ranks_per_node: int
     cwd: str
-    """Folder in which the command is started."""
+    """Absolute path of the folder in which the command is started."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that every rank must see, over those inherited."""
     yield_when_idle: bool = False
@@ -32,6 +44,11 @@ class LaunchSpec:
     @property
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What each rank runs, interpreter included."""
+        return (self.python, *self.args)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class DdpTrainer(Trainer):
 
     def _log(self) -> dict[str, Any]:
         # torch's own account of what DDP does; there is no public one of the rebuilt buckets.
-        return dict(self.model._get_ddp_logging_data())
+        return dict(self.model._get_ddp_logging_data())  # type: ignore[no-untyped-call]
 
 
 class DdpEngine(Engine):
@@ -90,7 +90,8 @@ class DdpEngine(Engine):
     def describe(self) -> dict[str, Any]:
         found: dict[str, Any] = {"backend": dist.get_backend()}
         if self.case.transport == "nccl":
-            found["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version()))
+            version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+            found["nccl_version"] = ".".join(map(str, version))
         return found
 
     def close(self) -> None:
@@ -98,7 +99,7 @@ class DdpEngine(Engine):
             dist.destroy_process_group()
 
 
-def buffer_option(broadcast: bool) -> dict[str, bool]:
+def buffer_option(broadcast: bool) -> dict[str, Any]:
     """DDP's option that broadcasts buffers at each forward, by the name that the installed torch gives it."""
     # Renamed in torch 2.13; under the old name, false also leaves the buffers out of the first synchronisation.
     known = inspect.signature(DistributedDataParallel).parameters

@@ -70,4 +70,5 @@ def _bind(
     try:
         signature.bind(*positional, **kwargs)
     except TypeError as error:
-        raise UserError(f"{key}={kwargs}: {reference} takes {signature}: {error}") from None
+        names = ", ".join(list(signature.parameters)[len(positional) :])
+        raise UserError(f"{key}={kwargs}: {reference} takes {names}; {error}") from None

@@ -32,7 +32,7 @@ def bare_model(case: Case, device: torch.device) -> nn.Module:
     """The model in training mode, seeded, on its device, in its memory format, wrapped by nothing."""
     model = build_model(case.model, case.seed).to(device).train()
     if case.channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = model.to(memory_format=torch.channels_last)
     return model
 
 
@@ -47,7 +47,7 @@ def make_optimizer(parameters: list[nn.Parameter], spec: OptimizerSpec) -> torch
         return torch.optim.SGD(
             parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=spec.fused
         )
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[spec.name]
+    kind = torch.optim.Adam if spec.name == "adam" else torch.optim.AdamW
     return kind(parameters, lr=spec.lr, weight_decay=spec.weight_decay, fused=spec.fused)
 
 

@@ -1,0 +1,131 @@
+"""What a report says, in its order: decision, evidence, doubts, failures, method, provenance, commands."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from analysis import grids, headline, plots, stats, words
+from analysis.document import Bullets, Code, Document, Paragraph, Part, Picture, Section
+from analysis.grids import Column, Grid
+from analysis.marks import MEANINGS
+from analysis.rows import Row, Summary
+
+MOST_WARNINGS = 50
+PER_RANK = ("ranks",)
+"""Provenance that differs from rank to rank: it stays in the records."""
+
+
+def build(summary: Summary) -> Document:
+    """The report of a study."""
+    study = summary.records.study
+    return Document(f"Ringduel: {study.name}", [section for section in _sections(summary) if section.parts])
+
+
+def _sections(summary: Summary) -> Iterator[Section]:
+    yield Section("Verdict", [Bullets(headline.headlines(summary))])
+    yield Section("Results", [*_tables(summary), *_pictures(summary)])
+    yield Section("Comparisons", [grids.comparisons(summary)] if summary.comparisons else [])
+    yield Section("Failures", [grids.failures(summary)] if summary.failures else [])
+    yield Section("Warnings", _warnings(summary))
+    yield Section("Method", [Paragraph(text) for text in method(summary)])
+    yield Section("Provenance", [provenance(summary)])
+    yield Section("Reproduce", _commands(summary))
+
+
+def _tables(summary: Summary) -> list[Part]:
+    tables: list[Part] = [grids.contestants(summary, group) for group in summary.groups()]
+    carried = {mark for row in summary.rows for mark in row.marks}
+    meanings = [f"{mark}: {meaning}" for mark, meaning in MEANINGS.items() if mark in carried]
+    return [*tables, Bullets([*grids.LEGEND, *meanings])]
+
+
+def _pictures(summary: Summary) -> list[Part]:
+    found = "; ".join(headline.headlines(summary))
+    steps = f"Milliseconds a step of each launch, by model and number of ranks. {found}"
+    ratios = f"Ratio of step times to the reference with intervals and the margin. {found}"
+    pictures = [Picture("step_times", plots.step_times(summary), steps)]
+    return [*pictures, *([Picture("ratios", plots.ratios(summary), ratios)] if summary.comparisons else [])]
+
+
+def _warnings(summary: Summary) -> list[Part]:
+    shown = summary.warnings[:MOST_WARNINGS]
+    more = len(summary.warnings) - len(shown)
+    return [Bullets([*shown, *([f"and {more} more, under --json"] if more else [])])] if shown else []
+
+
+def method(summary: Summary) -> list[str]:
+    """Paragraphs that say how the numbers came about, from the frozen study."""
+    study = summary.records.study
+    cases = [contestant.case for contestant in study.contestants]
+    blocks = sorted({case.block_steps for case in cases})
+    warmups = sorted({case.warmup_steps for case in cases})
+    clocks = sorted({header.clock for header in summary.records.headers.values() if header.status == "ok"})
+    return [
+        f"Each contestant was to be launched {study.launches} times in fresh processes, the contestants of a point in "
+        f"turn and in rotated order (schedule {study.schedule}). A launch first passes the parity gate: the gradients "
+        f"that the engine delivers, a rank's own gradients, buffers and the weights after one step are compared with "
+        f"what a single process computes. It warms up for at least {_either(warmups)} untimed steps and is timed over "
+        f"{study.rounds} blocks of {_either(blocks)} steps{f', by {_either(clocks)}' if clocks else ''}. The device is "
+        f"synchronised and the ranks meet at a block's edges only.",
+        "A block's time is that of its slowest rank; throughput is the block's global samples ÷ that time. The launch "
+        "is the replicate: a row gives the median of launches and their spread. A ratio is the geometric mean over "
+        "pairs of launches that bear the same number, with Student's t interval on its logarithm; the study's "
+        f"{len(summary.comparisons)} intervals hold together with {stats.LEVEL * 100:g} % (Bonferroni).",
+        f"Verdict with the margin {study.margin * 100:g} %: equivalent where the interval lies within a factor of "
+        f"{1 + study.margin:g} either way; else slower or faster where it excludes 1; else inconclusive. Below "
+        f"{stats.PROVISIONAL_BELOW} launches a verdict is provisional. Contestants that fail the parity gate are "
+        f"not ranked. The study was frozen before the first block (hash {study.hash}).",
+    ]
+
+
+def _either(values: list[Any]) -> str:
+    return " or ".join(map(str, values))
+
+
+def provenance(summary: Summary) -> Grid:
+    """Versions, hardware, build and git state; one row a value, with the contestants for which it holds."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    rows = {row.case_id: row for row in summary.rows}
+    for case_id, row in rows.items():
+        header = summary.records.headers.get(case_id)
+        values = {} if header is None else {key: v for key, v in header.provenance.items() if key not in PER_RANK}
+        for key, value in _flat(values):
+            found.setdefault((key, value), []).append(row)
+    known = sum(case_id in summary.records.headers for case_id in rows)
+    columns = [Column("what"), Column("value"), Column("contestants")]
+    cells = [[words.clean(k, 80), words.clean(v, 300), _whose(whose, known)] for (k, v), whose in found.items()]
+    return Grid("", columns, cells)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)
+
+
+def _whose(rows: list[Row], known: int) -> str:
+    if len(rows) == known:
+        return "all"
+    names = list(dict.fromkeys(words.clean(row.title, 40) for row in rows))
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _commands(summary: Summary) -> list[Part]:
+    """One launch of each contestant, as it was started."""
+    lines = []
+    for case_id, row in {row.case_id: row for row in summary.rows}.items():
+        header = summary.records.headers.get(case_id)
+        if header:
+            lines += [f"# {words.clean(headline.subject([row]))}, {row.title}", header.command.strip()]
+    text = (
+        "One launch of each contestant, as it was started. Give --out a folder of your own: no record is overwritten. "
+        "The cases stand in cases/ of the study's folder."
+    )
+    again = Code(f"ringduel report {shlex.quote(str(summary.records.folder))}")
+    launches: list[Part] = [Paragraph(text), Code("\n".join(lines))] if lines else []
+    return [Paragraph("This report, from its records:"), again, *launches]

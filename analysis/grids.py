@@ -1,0 +1,179 @@
+"""The tables of a study as text, the same for the terminal and every report. Milliseconds and per cent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from analysis import words
+from analysis.estimate import Estimate
+from analysis.rows import Failure, Row, Summary
+
+LEGEND = (
+    "step time: median of launches (fastest–slowest), each its blocks' time on the slowest rank ÷ their steps",
+    "vs, interval: step time against the reference; all intervals of the study hold together with 95 %",
+    "eff.: throughput ÷ (ranks × throughput of the baseline): local, the bare model in one process, or at 1, "
+    "the same engine with one rank",
+)
+LONGEST_HEAD = 14
+"""Characters of a name that a column's title has room for."""
+
+Align = Literal["left", "right"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a grid."""
+
+    title: str
+    align: Align = "left"
+    wide: bool = False
+    """Left out where the page is narrow."""
+
+    @property
+    def line(self) -> str:
+        """The title in one line; `title` may break where a narrow column needs it."""
+        return self.title.replace("\n", " ")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of text. Cells are made harmless by words.clean and still to be escaped for their format."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str]]
+    sections: frozenset[int] = field(default_factory=frozenset)
+    """Rows before which a line is drawn."""
+
+
+def contestants(summary: Summary, group: Sequence[Row]) -> Grid:
+    """One row a contestant of one table; see `Summary.groups`."""
+    provisional = {"provisional" in row.marks for row in group if row.ranked} == {True}
+    makers = _makers(summary, group, provisional)
+    sizes = [row.world_size for row in group]
+    return Grid(
+        title=", ".join(words.clean(part) for part in group[0].group if part),
+        columns=[column for column, _ in makers],
+        rows=[[make(row) for _, make in makers] for row in group],
+        sections=frozenset(i for i in range(1, len(sizes)) if sizes[i] != sizes[i - 1]),
+    )
+
+
+def _makers(summary: Summary, group: Sequence[Row], provisional: bool) -> list[tuple[Column, Callable[[Row], str]]]:
+    against = {summary.rows[summary.references[row.index]].title for row in group if row.index in summary.references}
+    reference = against.pop() if len(against) == 1 else ""
+    reference = reference if 0 < len(reference) <= LONGEST_HEAD else "reference"
+    return [
+        (Column("ranks", "right"), _shape),
+        (Column("contestant"), _contestant),
+        (Column("step time, ms"), _step_time),
+        (Column("n", "right"), lambda row: str(row.step_time_s.n) if row.step_time_s else "–"),
+        (Column(f"{words.clean(group[0].case.model.sample, 12)}/s", "right"), _rate),
+        (Column("eff.\nlocal", "right"), lambda row: _share(row.efficiency.get("local"))),
+        (Column("eff.\nat 1", "right", wide=True), lambda row: _share(row.efficiency.get("wrapped_at_1"))),
+        (Column("parity", wide=True), _parity),
+        (Column(f"vs\n{reference}", "right"), lambda row: _change(summary, row)),
+        (Column("interval", "right", wide=True), lambda row: _interval(summary, row)),
+        (Column("verdict\n(provisional)" if provisional else "verdict"), lambda r: _verdict(summary, r, provisional)),
+    ]
+
+
+def _contestant(row: Row) -> str:
+    shown = "".join(f" [{mark}]" for mark in row.marks if mark != "provisional")
+    return words.clean(row.title, 40) + shown
+
+
+def _shape(row: Row) -> str:
+    cluster = row.case.cluster
+    return f"{row.world_size} ({cluster.nodes}×{cluster.ranks_per_node})" if cluster.nodes > 1 else str(row.world_size)
+
+
+def _step_time(row: Row) -> str:
+    return words.spread(row.step_time_s.scaled(1e3, "ms")) if row.step_time_s else "not ranked"
+
+
+def _rate(row: Row) -> str:
+    return words.significant(row.throughput.value) if row.throughput else "–"
+
+
+def _share(estimate: Estimate | None) -> str:
+    return f"{estimate.value:.0%}".replace("%", " %") if estimate else "–"
+
+
+def _parity(row: Row) -> str:
+    if row.parity is None:
+        return "not run"
+    return "passed" if row.parity["passed"] else "failed"
+
+
+def _change(summary: Summary, row: Row) -> str:
+    found = summary.against_reference(row)
+    return words.change(found.ratio.value) if found else "–"
+
+
+def _interval(summary: Summary, row: Row) -> str:
+    found = summary.against_reference(row)
+    return (words.interval(found.ratio) or "none") if found else "–"
+
+
+def _verdict(summary: Summary, row: Row, provisional: bool) -> str:
+    """`provisional`: the column says so for all of its rows."""
+    doubt = " (provisional)" if "provisional" in row.marks and not provisional else ""
+    if not row.ranked:
+        return "failed parity" if row.parity and not row.parity["passed"] else "failed"
+    if summary.references.get(row.index) == row.index:
+        return f"reference{doubt}"
+    found = summary.against_reference(row)
+    if found is None:
+        return f"{'baseline' if row.case.engine == 'local' else 'not compared'}{doubt}"
+    leaning = f", {found.direction}" if found.verdict == "equivalent" and found.direction else ""
+    return f"{found.verdict}{leaning}{doubt}"
+
+
+def failures(summary: Summary) -> Grid:
+    """One row for launches of a contestant that ended alike; parity failures with the size of their error."""
+    columns = ["model", "ranks", "contestant", "launches", "status", "reason"]
+    rows = [
+        [
+            words.clean(failure.row.case.model.name, 40),
+            _shape(failure.row),
+            _contestant(failure.row),
+            ", ".join(map(str, failure.launches)),
+            failure.status,
+            words.clean(failure.reason, 300) + parity_error(failure),
+        ]
+        for failure in summary.failures
+    ]
+    return Grid("", [Column(title) for title in columns], rows)
+
+
+def parity_error(failure: Failure) -> str:
+    """` (error 0.012, bound 1e-07)` of the reduction, where the gate was not passed."""
+    parity = failure.row.parity
+    if failure.kind != "parity" or parity is None:
+        return ""
+    return f" (error {words.magnitude(parity['error'])}, bound {words.magnitude(parity['bound'])})"
+
+
+def comparisons(summary: Summary) -> Grid:
+    """One row a comparison: step time of a ÷ step time of b."""
+    columns = ["model", "ranks", "a", "b", "a ÷ b", "interval", "level", "n", "verdict"]
+    rows = []
+    for found in summary.comparisons:
+        a, b, ratio = summary.rows[found.a], summary.rows[found.b], found.ratio
+        rows.append(
+            [
+                words.clean(", ".join(part for part in a.group if part), 60),
+                _shape(a),
+                _contestant(a),
+                _contestant(b),
+                f"{ratio.value:.3f}",
+                f"{ratio.low:.3f} … {ratio.high:.3f}" if words.interval(ratio) else "none",
+                f"{ratio.level * 100:.4g} %",
+                str(ratio.n),
+                words.verdict(found),
+            ]
+        )
+    return Grid("", [Column(title) for title in columns], rows)

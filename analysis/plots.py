@@ -1,0 +1,184 @@
+"""Figures of a study: each function returns a matplotlib Figure and writes no file. Milliseconds and ratios.
+
+Colours are Okabe and Ito's (told apart with any colour vision); the shape of a marker names the transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis import headline, stats, words
+from analysis.compare import Comparison
+from analysis.rows import Row, Summary
+
+COLOURS = {"local": "#595959", "ddp": "#0072B2", "horovod": "#D55E00"}
+MARKERS = {None: "D", "gloo": "o", "mpi": "s", "nccl": "^"}
+BAND = "#009E73"
+WIDTH = 8.0
+"""Inches: a page of print, a README."""
+MOST_ROWS = 40
+"""Contestants of one figure; the table holds the rest."""
+TITLE_CHARACTERS = 112
+"""What a line across the whole figure holds; a panel's title has its labels less."""
+
+
+def step_times(summary: Summary) -> Figure:
+    """Step time of each contestant: every launch a point, the median a bar. One panel a model and world size."""
+    panels = [rows for group in summary.groups() for rows in headline.by_world_size(group)]
+    shown, left = _first([ranked for rows in panels if (ranked := [row for row in rows if row.ranked])])
+    if not shown:
+        return _empty("No step time was measured")
+    width = TITLE_CHARACTERS - max(len(_label(row)) for rows in shown for row in rows)
+    titles = [_title(f"{headline.subject(rows)}: {headline.finding(summary, rows)}", width) for rows in shown]
+    heights = [0.3 * (len(rows) + 0.4) for rows in shown]
+    around = sum(0.42 + 0.17 * (title.count("\n") + 1) for title in titles) + 0.6
+    figure = Figure(figsize=(WIDTH, sum(heights) + around), layout="constrained")
+    axes = figure.subplots(len(shown), 1, height_ratios=heights, squeeze=False)[:, 0]
+    for axis, rows, title in zip(axes, shown, titles, strict=True):
+        _step_time_panel(axis, summary, rows)
+        axis.set_title(title, loc="left", fontsize=9)
+    scale = f"milliseconds a step; bar: median, points: launches; the scales do not start at 0{_left_out(left)}"
+    figure.supxlabel(scale, fontsize=8)
+    _legend(figure, [row for rows in shown for row in rows])
+    return figure
+
+
+def ratios(summary: Summary) -> Figure:
+    """Step time against the reference with its interval, by model and world size; the band is the margin."""
+    shown, left = summary.comparisons[:MOST_ROWS], max(len(summary.comparisons) - MOST_ROWS, 0)
+    if not shown:
+        return _empty("Nothing was compared")
+    figure = Figure(figsize=(WIDTH, 0.3 * len(shown) + 1.5), layout="constrained")
+    axis = figure.subplots()
+    margin = summary.records.study.margin
+    axis.axvspan(1 / (1 + margin), 1 + margin, color=BAND, alpha=0.18, lw=0)
+    axis.axvline(1, color="0.3", lw=0.8)
+    limits = _ratio_limits(shown, margin)
+    for place, comparison in enumerate(shown):
+        _ratio_row(axis, summary.rows[comparison.a], comparison, place, limits)
+    axis.set_xscale("log")
+    axis.set_xlim(limits)
+    _ratio_ticks(axis, limits)
+    axis.set_yticks(range(len(shown)), [_pair(summary, comparison) for comparison in shown], fontsize=8)
+    axis.set_ylim(len(shown) - 0.4, -0.6)
+    figure.supxlabel(
+        f"step time ÷ step time of the reference: left is faster, right slower{_left_out(left)}\n"
+        f"intervals hold together with {stats.LEVEL * 100:g} %; green: the margin, {margin * 100:g} %",
+        fontsize=8,
+    )
+    figure.suptitle(_title(_ratio_title(summary, shown), TITLE_CHARACTERS), x=0.01, ha="left", fontsize=10)
+    _quiet(axis)
+    _legend(figure, [summary.rows[comparison.a] for comparison in shown])
+    return figure
+
+
+def _first(panels: Sequence[Sequence[Row]]) -> tuple[list[list[Row]], int]:
+    """As many rows as a figure holds, and how many are left out."""
+    shown: list[list[Row]] = []
+    room = MOST_ROWS
+    for rows in panels:
+        if room > 0:
+            shown.append(list(rows[:room]))
+            room -= len(rows)
+    return shown, max(-room, 0) if shown and room < 0 else 0
+
+
+def _step_time_panel(axis: Axes, summary: Summary, rows: Sequence[Row]) -> None:
+    launches = summary.records.launches
+    for place, row in enumerate(rows):
+        assert row.step_time_s is not None
+        own = launches[(launches["contestant"] == row.index) & launches["usable"]]
+        colour, marker = COLOURS[row.case.engine], MARKERS[row.case.transport]
+        axis.plot(own["step_time_s"] * 1e3, np.full(len(own), place), marker, ms=6, mfc="none", mec=colour, mew=1.3)
+        axis.plot([row.step_time_s.value * 1e3] * 2, [place - 0.3, place + 0.3], color=colour, lw=2.2)
+    axis.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=8)
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.margins(x=0.08)
+    axis.ticklabel_format(axis="x", useOffset=False)
+    axis.tick_params(axis="x", labelsize=8)
+    _quiet(axis)
+
+
+def _ratio_row(axis: Axes, row: Row, comparison: Comparison, place: int, limits: tuple[float, float]) -> None:
+    colour, ratio = COLOURS[row.case.engine], comparison.ratio
+    low, high = max(ratio.low, limits[0]), min(ratio.high, limits[1])
+    axis.plot([low, high], [place, place], color=colour, lw=1.6)
+    axis.plot(ratio.value, place, MARKERS[row.case.transport], color=colour, ms=6)
+    for bound, end, arrow in ((ratio.low, low, "<"), (ratio.high, high, ">")):
+        if bound != end:
+            axis.plot(end, place, arrow, color=colour, ms=5, clip_on=False)
+
+
+def _ratio_limits(shown: Sequence[Comparison], margin: float) -> tuple[float, float]:
+    """All values and the margin, and of the intervals what lies within a factor of two of the values."""
+    values = [comparison.ratio.value for comparison in shown]
+    low = min(min(max(c.ratio.low, c.ratio.value / 2) for c in shown), 1 / (1 + 2 * margin), *values)
+    high = max(max(min(c.ratio.high, c.ratio.value * 2) for c in shown), 1 + 2 * margin, *values)
+    return low / 1.02, high * 1.02
+
+
+def _ratio_ticks(axis: Axes, limits: tuple[float, float]) -> None:
+    steps = [0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100]
+    inside = [step for step in steps if limits[0] <= step <= limits[1]]
+    span = np.log(limits[1] / limits[0])
+    kept = [step for step in inside if step == 1 or abs(np.log(step)) > span / 14]
+    axis.set_xticks(kept, [f"{step:g}" for step in kept], fontsize=8)
+    axis.set_xticks([], minor=True)
+
+
+def _ratio_title(summary: Summary, shown: Sequence[Comparison]) -> str:
+    counts = [sum(comparison.verdict == word for comparison in shown) for word in ("slower", "faster", "equivalent")]
+    named = [f"{count} {word}" for count, word in zip(counts, ("slower", "faster", "equivalent"), strict=True) if count]
+    named += [f"{len(shown) - sum(counts)} inconclusive"] if len(shown) > sum(counts) else []
+    doubt = ", provisional" if any(comparison.provisional for comparison in shown) else ""
+    launches = words.launches([comparison.ratio.n for comparison in shown])
+    return f"Against the reference: {', '.join(named)} ({launches}{doubt})"
+
+
+def _pair(summary: Summary, comparison: Comparison) -> str:
+    a, b = summary.rows[comparison.a], summary.rows[comparison.b]
+    return _safe(f"{words.clean(headline.subject([a]), 28)}: {_label(a)} ÷ {words.clean(b.title, 16)}")
+
+
+def _label(row: Row) -> str:
+    shown = "".join(f" [{mark}]" for mark in row.marks if mark != "provisional")
+    return _safe(words.clean(row.title, 24)) + shown
+
+
+def _legend(figure: Figure, rows: Sequence[Row]) -> None:
+    cases = {row.case.cell: row.case for row in rows}
+    handles = [
+        Line2D([], [], color=COLOURS[case.engine], marker=MARKERS[case.transport], mfc="none", lw=0, label=cell)
+        for cell, case in sorted(cases.items())
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
+
+
+def _empty(text: str) -> Figure:
+    figure = Figure(figsize=(WIDTH, 1.0))
+    figure.text(0.5, 0.5, text, ha="center", va="center")
+    return figure
+
+
+def _title(text: str, width: int) -> str:
+    return _safe(words.wrapped(text, width))
+
+
+def _quiet(axis: Axes) -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="x", color="0.88", lw=0.6)
+    axis.set_axisbelow(True)
+
+
+def _left_out(count: int) -> str:
+    return f"; {count} more stand in the table" if count else ""
+
+
+def _safe(text: str) -> str:
+    """Text in which matplotlib sees no formula."""
+    return text.replace("$", r"\$")

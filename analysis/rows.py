@@ -1,0 +1,158 @@
+"""What is shown of a study: a Row a contestant, Failures, and the Summary that holds them. Seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from analysis import marks, table, words
+from analysis.compare import Comparison
+from analysis.estimate import Estimate
+from analysis.table import Records
+from benches.spec import Case, Contestant
+
+SHAPE_KEYS = ("model", "cluster.nodes", "cluster.ranks_per_node")
+"""Axes that a table shows by itself, in its title and its column of ranks."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant of the study."""
+
+    index: int
+    """Its place in `study.contestants`."""
+    contestant: Contestant
+    case_id: str
+    step_time_s: Estimate | None
+    """Median over launches; None when none is sound or the parity gate was not passed."""
+    throughput: Estimate | None
+    efficiency: dict[str, Estimate]
+    """By name of the baseline; only those that were measured."""
+    parity: dict[str, Any] | None
+    """passed, error, bound; None: no launch came to the gate."""
+    marks: tuple[str, ...]
+    effective: dict[str, Any]
+
+    @property
+    def case(self) -> Case:
+        return self.contestant.case
+
+    @property
+    def ranked(self) -> bool:
+        return self.step_time_s is not None
+
+    @property
+    def title(self) -> str:
+        """What it is called in tables."""
+        return words.title(self.contestant.name, self.case.cell)
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """Rows of one table: model, the axes that neither its title nor its columns show, and marks that keep apart."""
+        rest = {key: value for key, value in self.contestant.point.items() if key not in SHAPE_KEYS}
+        return self.case.model.name, table.label(rest), *(mark for mark in self.marks if mark in marks.APART)
+
+    @property
+    def world_size(self) -> int:
+        return self.case.cluster.world_size
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Launches of a contestant that ended alike."""
+
+    row: Row
+    kind: str
+    """launch or parity."""
+    launches: tuple[int, ...]
+    status: str
+    reason: str
+    log_tail: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a study shows."""
+
+    records: Records
+    rows: list[Row]
+    comparisons: list[Comparison]
+    references: dict[int, int]
+    """Place of the reference of each contestant that is ranked."""
+    failures: list[Failure]
+    warnings: list[str]
+
+    def groups(self) -> list[list[Row]]:
+        """Rows that stand in one table, by world size and then as the study has them; a shared case stands once."""
+        found: dict[tuple[str, ...], dict[str, Row]] = {}
+        for row in sorted(self.rows, key=lambda row: row.world_size):
+            found.setdefault(row.group, {}).setdefault(f"{row.case_id} {row.contestant.name}", row)
+        return [list(rows.values()) for rows in found.values()]
+
+    def against_reference(self, row: Row) -> Comparison | None:
+        """The comparison of a row with its reference."""
+        return self._by_pair.get((row.index, self.references.get(row.index)))
+
+    @cached_property
+    def _by_pair(self) -> dict[tuple[int, int | None], Comparison]:
+        return {(found.a, found.b): found for found in self.comparisons}
+
+    def plain(self) -> dict[str, Any]:
+        """The object of `--json`."""
+        return {
+            "study": str(self.records.folder),
+            "contestants": [self._plain_row(row) for row in self.rows],
+            "comparisons": [self._plain_comparison(comparison) for comparison in self.comparisons],
+            "control": None,
+            "failures": [_plain_failure(failure) for failure in self.failures],
+            "warnings": self.warnings,
+        }
+
+    def _plain_row(self, row: Row) -> dict[str, Any]:
+        case = row.case
+        return {
+            "name": row.contestant.name,
+            "point": row.contestant.point,
+            "case": row.case_id,
+            "engine": case.engine,
+            "transport": case.transport,
+            "model": case.model.name,
+            "world_size": row.world_size,
+            "settings": row.contestant.settings,
+            "effective": row.effective,
+            "step_time_s": row.step_time_s and row.step_time_s.plain(),
+            "throughput": row.throughput and row.throughput.plain(),
+            "efficiency": {name: estimate.plain() for name, estimate in row.efficiency.items()},
+            "parity": row.parity,
+            "marks": list(row.marks),
+            "reference": self.references.get(row.index) == row.index,
+        }
+
+    def _plain_comparison(self, found: Comparison) -> dict[str, Any]:
+        a, b = self.rows[found.a], self.rows[found.b]
+        return {
+            "a": a.contestant.name,
+            "b": b.contestant.name,
+            "point": a.contestant.point,
+            "case_a": a.case_id,
+            "case_b": b.case_id,
+            "ratio": found.ratio.plain(),
+            "verdict": found.verdict,
+            "direction": found.direction,
+            "provisional": found.provisional,
+        }
+
+
+def _plain_failure(failure: Failure) -> dict[str, Any]:
+    return {
+        "name": failure.row.contestant.name,
+        "point": failure.row.contestant.point,
+        "case": failure.row.case_id,
+        "kind": failure.kind,
+        "launches": list(failure.launches),
+        "status": failure.status,
+        "reason": failure.reason,
+        "parity": failure.row.parity if failure.kind == "parity" else None,
+        "log_tail": list(failure.log_tail),
+    }

@@ -1,0 +1,66 @@
+"""Efficiency against a named baseline, as a paired ratio over launches. 1 is perfect; it has no unit.
+
+local: the bare model in one process · wrapped_at_1: the same engine, transport and settings at world size 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from analysis import stats
+from analysis.compare import paired
+from analysis.estimate import Estimate
+from benches.spec import Case, content_hash, plain
+
+# What a baseline may differ in besides the batch (see `baselines`): the engine, and how ranks are joined and started.
+ENGINE_KEYS = ("engine", "transport", "ddp", "horovod")
+JOB_KEYS = ("limit_s", "warmup_steps", "block_steps", "allow_oversubscribe")
+CLUSTER_KEYS = ("name", "nodes", "ranks_per_node", "link_gbps", "launcher", "mpi_yield_when_idle")
+
+
+def baselines(cases: Mapping[int, Case]) -> dict[int, dict[str, int]]:
+    """For each case the keys of its baselines, by name; only those that are among the cases.
+
+    A baseline has the same batch on each rank (weak scaling) or, where there is none, the same global batch (strong).
+    """
+    kinds = {index: list(_kinds(case)) for index, case in cases.items()}
+    homes: dict[tuple[str, str], int] = {}
+    for index, case in cases.items():
+        if case.cluster.world_size == 1:
+            for name, kind in kinds[index]:
+                if name != "local" or case.engine == "local":
+                    homes.setdefault((name, kind), index)
+    # Strong first, so that weak, which comes later, wins.
+    return {
+        index: {name: homes[name, kind] for name, kind in kinds[index][::-1] if (name, kind) in homes}
+        for index in cases
+    }
+
+
+def _kinds(case: Case) -> Iterator[tuple[str, str]]:
+    """Names of baselines with what a case and its baseline of that name share; weak scaling before strong."""
+    values: dict[str, Any] = plain(case)
+    engine = [values.pop(key) for key in ENGINE_KEYS]
+    for key in JOB_KEYS:
+        del values[key]
+    for key in CLUSTER_KEYS:
+        del values["cluster"][key]
+    for batch in (f"{values['data'].pop('per_rank_batch')} a rank", f"{case.global_batch} in all"):
+        yield "local", content_hash([values, batch])
+        yield "wrapped_at_1", content_hash([values, batch, engine])
+
+
+def efficiency(times: Mapping[int, pd.DataFrame], cases: Mapping[int, Case], index: int, base: int) -> Estimate | None:
+    """Throughput ÷ (world size × throughput of the baseline `base`); None without a common launch.
+
+    = (step time of the baseline ÷ step time) × global batch ÷ (world size × batch of the baseline), which for weak
+    scaling is the ratio of step times. times: as compare.step_times gives them.
+    """
+    logs = paired(times, base, index)
+    if not len(logs):
+        return None
+    work = cases[index].global_batch / (cases[index].cluster.world_size * cases[base].global_batch)
+    return stats.ratio_of_pairs(logs).scaled(work, "fraction")

@@ -1,0 +1,117 @@
+"""`ringduel`: run, plan, report, doctor, install-horovod. Results go to standard output, the rest to standard error.
+
+Exit status: 0 done, 1 a case, a parity check or a gate failed, 2 the user's mistake, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benches.errors import UserError
+
+DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status."""
+    options, rest = parser().parse_known_args(arguments)
+    console = Console(stderr=True, soft_wrap=True)
+    try:
+        return int(options.command(options, rest, console))
+    except UserError as error:
+        print(f"ringduel: {' '.join(str(error).split())}", file=sys.stderr)
+        return MISTAKE
+    except KeyboardInterrupt:
+        print("ringduel: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has closed it; that is no failure of ours.
+        sys.stderr.close()
+        return DONE
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line, without the `key=value` words that `compose` reads."""
+    top = argparse.ArgumentParser(prog="ringduel", description="Horovod or DDP? Measure it for your model.")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    for name, function, text in (
+        ("run", run, "run a study: ringduel run [experiment=NAME] [key=value ...]"),
+        ("plan", plan, "show its cases, time and exact commands; start nothing"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--config-dir", type=Path, metavar="DIR", help="your own conf/, added to ours")
+        command.add_argument("--json", action="store_true", help="one JSON object on standard output")
+        command.set_defaults(command=function)
+    _add_report(commands.add_parser("report", help="write a study's report again, from its records"))
+    _add_doctor(commands.add_parser("doctor", help="what can run here, what is missing, the remedy"))
+    _add_install(commands.add_parser("install-horovod", help="build Horovod for the torch that is installed"))
+    return top
+
+
+def _add_report(command: argparse.ArgumentParser) -> None:
+    command.add_argument("study", nargs="?", help="folder or name (default: the newest)")
+    command.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: the study's report/)")
+    command.add_argument("--format", nargs="+", choices=["md", "csv"], default=["md", "csv"], help="(default: all)")
+    command.add_argument("--results", type=Path, default=Path("results/runs"), help="where studies lie (%(default)s)")
+    command.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    command.set_defaults(command=report)
+
+
+def _add_doctor(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config-dir", type=Path, metavar="DIR", help="your own conf/, added to ours")
+    command.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    command.set_defaults(command=doctor)
+
+
+def _add_install(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--gpu", action="store_true", help="build with NCCL")
+    command.add_argument("--force", action="store_true", help="replace the Horovod that is there")
+    command.set_defaults(command=install_horovod)
+
+
+def run(options: argparse.Namespace, words: list[str], console: Console) -> int:
+    """Run a study, then show and write what it found."""
+    from benches.commands import run_command
+
+    return run_command(words, options.config_dir, options.json, console)
+
+
+def plan(options: argparse.Namespace, words: list[str], console: Console) -> int:
+    """Show what `run` would do."""
+    from benches.plan import plan_command
+
+    return plan_command(words, options.config_dir, options.json)
+
+
+def report(options: argparse.Namespace, words: list[str], console: Console) -> int:
+    """Render a study again."""
+    from benches.commands import report_command
+
+    _no_more(words)
+    return report_command(options.study, options.results, options.out, options.format, options.json)
+
+
+def doctor(options: argparse.Namespace, words: list[str], console: Console) -> int:
+    """Look at this machine."""
+    from benches.doctor import doctor_command
+
+    return doctor_command(words, options.config_dir, options.json)
+
+
+def install_horovod(options: argparse.Namespace, words: list[str], console: Console) -> int:
+    """Build and install Horovod."""
+    from benches.install.horovod import install
+
+    _no_more(words)
+    install(gpu=options.gpu, force=options.force)
+    return DONE
+
+
+def _no_more(words: list[str]) -> None:
+    if words:
+        raise UserError(f"{words[0]}: this command takes no such word; see --help")

@@ -1,0 +1,117 @@
+"""`ringduel run` and `report`: from words to a study, its launches, its verdict and what to type next."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from analysis import report as reports
+from analysis import summary as summaries
+from analysis import table, terminal
+from benches import preflight
+from benches.config import Resolved, compose
+from benches.driver import run_study
+from benches.errors import UserError
+from benches.folder import STUDY, StudyFolder, open_study
+from benches.output import print_json
+from benches.watch import Watch
+from launchers.lock import machine_lock
+from launchers.supervise import interrupts
+from launchers.tools import Tools
+
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+
+
+def run_command(words: list[str], config_dir: Path | None, as_json: bool, console: Console) -> int:
+    """Run what is missing of the study that `words` ask for, then show and write what was found."""
+    resolved = compose(words, config_dir)
+    preflight.check(resolved.study, resolved.results)
+    folder = open_study(resolved.study, resolved.results)
+    _announce(resolved, folder, console)
+    finished = not folder.missing() or _run(folder, console)
+    summary = summaries.reduce(table.read(folder.path))
+    written = reports.write(folder.path, folder.path / "report")
+    if as_json:
+        print_json(summary.plain())
+    else:
+        terminal.show(summary, Console())
+        _show_next(folder, words, finished, written)
+    if not finished:
+        return INTERRUPTED
+    return FAILED if summary.failures else DONE
+
+
+def report_command(name: str | None, results: Path, out: Path | None, formats: list[str], as_json: bool) -> int:
+    """Render a study again, from its records alone."""
+    folder = find_study(name, results)
+    summary = summaries.reduce(table.read(folder))
+    written = reports.write(folder, out or folder / "report", tuple(formats))
+    if as_json:
+        print_json(summary.plain())
+    else:
+        terminal.show(summary, Console())
+        print("\nwrote", *map(str, written))
+    return DONE
+
+
+def find_study(name: str | None, results: Path) -> Path:
+    """A study by folder or by name; the newest in `results` when none is named. Raises UserError."""
+    if name is None:
+        found = sorted(results.glob(f"*/{STUDY}"), key=lambda path: path.stat().st_mtime)
+        if not found:
+            raise UserError(f"results={results}: holds no study; run one: ringduel run experiment=smoke")
+        return found[-1].parent
+    for folder in (Path(name), results / name):
+        if (folder / STUDY).is_file():
+            return folder
+    names = ", ".join(sorted(path.parent.name for path in results.glob(f"*/{STUDY}"))) or "none"
+    raise UserError(f"{name}: neither a study's folder nor a study in {results}; studies there: {names}")
+
+
+def _announce(resolved: Resolved, folder: StudyFolder, console: Console) -> None:
+    for warning in resolved.warnings:
+        _warn(console, warning)
+    missing, study = len(folder.missing()), folder.study
+    cases = len({contestant.case.id for contestant in study.contestants})
+    if not missing:
+        text = f"study {study.name}: finished before; rendering it again from its records"
+    elif missing < cases * study.launches:
+        text = f"study {study.name}: {cases} cases, goes on with the {missing} launches that are missing"
+    else:
+        text = f"study {study.name}: {cases} cases, {missing} launches; records go to {folder.path}"
+    console.print(text, markup=False, highlight=False)
+
+
+def _warn(console: Console, text: str) -> None:
+    console.print(Text.assemble(("warning: ", "yellow"), text))
+
+
+def _run(folder: StudyFolder, console: Console) -> bool:
+    with machine_lock(folder.study.name) as others:
+        for other in others:
+            text = f"study {other.study} (process {other.pid}) is running on this machine; each disturbs the other"
+            _warn(console, text)
+        with interrupts() as stop, Watch(console, folder.study.launches) as watch:
+            return run_study(folder.study, folder, Tools(), watch, stop)
+
+
+def _show_next(folder: StudyFolder, words: list[str], finished: bool, written: list[Path]) -> None:
+    """The next commands, as they must be typed."""
+    path = shlex.quote(_short(folder.path))
+    again = shlex.join(["ringduel", "run", *words])
+    print()
+    if not finished:
+        print(f"Interrupted. To go on:   {again}")
+    reports_written = [path for path in written if path.suffix == ".md"]
+    print(f"Report:                  {_short(reports_written[0]) if reports_written else path}")
+    print(f"Render it again:         ringduel report {path}")
+    print(f"The exact commands:      {shlex.join(['ringduel', 'plan', *words])}")
+    print(f"More launches (surer):   {again} study.launches=6 study.name={shlex.quote(folder.study.name)}-6")
+
+
+def _short(path: Path) -> str:
+    """Relative to the current folder where that is shorter."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,106 @@
+"""`ringduel plan`: what `run` would do, with the commands that start it. Starts nothing; writes the case files only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from benches.config import Resolved, compose
+from benches.driver import Turn, command_for, turns
+from benches.folder import StudyFolder, write_cases
+from benches.output import print_json
+from benches.spec import Study
+from launchers.choose import launcher
+from launchers.spec import Command
+from launchers.tools import Tools
+
+START_UP_S = 10.0
+"""Imports, joining and the gate of one launch with a spare core for each rank: about 6 to 12 s on the CPUs we have."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One case of the study: what starts it, how often."""
+
+    turn: Turn
+    launcher: str
+    command: Command
+    launches: int
+
+    def plain(self) -> dict[str, Any]:
+        case = self.turn.case
+        return {
+            "name": self.turn.contestant.name,
+            "point": self.turn.contestant.point,
+            "case": case.id,
+            "cell": case.cell,
+            "world_size": case.cluster.world_size,
+            "launcher": self.launcher,
+            "launches": self.launches,
+            "command": self.command.text(),
+        }
+
+
+def plan_command(words: list[str], config_dir: Path | None, as_json: bool) -> int:
+    """Show the plan of the study that `words` ask for."""
+    resolved = compose(words, config_dir)
+    folder = StudyFolder(resolved.results / f"{resolved.study.name}.plan", resolved.study)
+    write_cases(folder)
+    planned = list(plan(resolved.study, folder, Tools()))
+    if as_json:
+        print_json({**budget(resolved.study), "warnings": resolved.warnings, "cases": [one.plain() for one in planned]})
+    else:
+        show(resolved, planned, Console())
+    return 0
+
+
+def plan(study: Study, folder: StudyFolder, tools: Tools) -> Iterator[Planned]:
+    """Each case once, in the order of its first launch."""
+    for turn in turns(study):
+        if turn.launch == 0:
+            command = command_for(turn, folder.case_file(turn.case), folder.launch(turn.case, 0), study.rounds, tools)
+            yield Planned(turn, launcher(turn.case), command, study.launches)
+
+
+def budget(study: Study) -> dict[str, Any]:
+    """Launches, and bounds of their time: start-up alone, and every launch at its limit."""
+    due = list(turns(study))
+    least = len(due) * START_UP_S
+    most = sum(turn.case.limit_s for turn in due)
+    node_hours = sum(turn.case.limit_s * turn.case.cluster.nodes for turn in due) / 3600
+    return {"study": study.name, "launches": len(due), "least_s": least, "most_s": most, "most_node_hours": node_hours}
+
+
+def show(resolved: Resolved, planned: list[Planned], console: Console) -> None:
+    """Print the plan, the commands last."""
+    study, bounds = resolved.study, budget(resolved.study)
+    console.print(
+        f"study {study.name}: {len(planned)} cases x {study.launches} launches, {study.rounds} blocks each, "
+        f"schedule {study.schedule}",
+        highlight=False,
+    )
+    console.print(
+        f"time: at least about {bounds['least_s'] / 60:.0f} min for start-up alone, at most {bounds['most_s'] / 60:.0f}"
+        f" min (every launch at its limit), that is {bounds['most_node_hours']:.1f} node-hours; one heat at a time",
+        highlight=False,
+    )
+    for warning in resolved.warnings:
+        console.print(f"warning: {warning}", markup=False, highlight=False)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("case", "contestant", "model", "ranks", "launcher"):
+        table.add_column(title, justify="right" if title == "ranks" else "left")
+    for one in planned:
+        case = one.turn.case
+        cells = (case.id, one.turn.contestant.name, case.model.name, str(case.cluster.world_size), one.launcher)
+        table.add_row(*map(Text, cells))
+    console.print(table)
+    console.print("\nThe commands, as a shell takes them; each writes its record into the folder after --out:\n")
+    for one in planned:
+        print(f"# {one.turn.contestant.name}, {one.turn.case.model.name}, {one.turn.case.cluster.world_size} ranks")
+        print(one.command.text(), end="\n\n")

@@ -1,0 +1,58 @@
+"""Asked in the ranks' own interpreter before any rank starts: does the model import, and what does Horovod carry?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from benches.errors import UserError
+from benches.spec import ModelSpec, build
+from benches.workloads.references import check_model, one_line
+
+MARK = "ringduel-probe "
+"""Begins the one line that counts; whatever an import prints stands on others."""
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """What the interpreter has to say."""
+
+    fault: str | None = None
+    """The first model that does not import, in the words for the user."""
+    horovod: dict[str, bool] | None = None
+    """Transports that Horovod was built with; null where it is absent or was not asked for."""
+    horovod_fault: str | None = None
+    """Why an installed Horovod does not import."""
+
+
+def main(request: str) -> None:
+    """Answer a request `{"models": [ModelSpec, …], "horovod": bool}` on standard output."""
+    wanted: dict[str, Any] = json.loads(request)
+    answer = Answer(fault=model_fault([build(ModelSpec, model) for model in wanted["models"]]))
+    if wanted["horovod"]:
+        answer.horovod, answer.horovod_fault = horovod_transports()
+    print(f"\n{MARK}{msgspec.json.encode(answer).decode()}", flush=True)
+
+
+def model_fault(models: list[ModelSpec]) -> str | None:
+    """The first model's fault; None where all import and take their arguments."""
+    try:
+        for model in models:
+            check_model(model)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def horovod_transports() -> tuple[dict[str, bool] | None, str | None]:
+    """What Horovod was built with, and why it does not import where it is there but fails."""
+    try:
+        import horovod.torch as hvd
+
+        built = {"gloo": hvd.gloo_built(), "mpi": hvd.mpi_built(), "nccl": hvd.nccl_built()}
+    except ModuleNotFoundError as error:
+        return None, None if error.name in ("horovod", "horovod.torch") else one_line(error)
+    except Exception as error:  # a build for another torch may fail in any way, a missing name included
+        return None, one_line(error)
+    return {name: bool(there) for name, there in built.items()}, None

@@ -1,0 +1,123 @@
+"""What can start ranks here: torchrun and horovodrun of an interpreter, and which mpirun."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benches.errors import UserError
+from launchers.spec import Mpi
+from launchers.supervise import output
+
+PROBE_LIMIT_S = 60.0
+"""For one question to an interpreter or an mpirun; a cold network file system is slow."""
+
+MPIS = "Open MPI 4 or later, MPICH"
+OPEN_MPI = re.compile(r"\((?:Open MPI|OpenRTE)\) (\d+)(\.\S+)")
+HYDRA = re.compile(r"^HYDRA build details:\s+Version:\s+(\S+)", re.MULTILINE)
+INTEL = re.compile(r"Intel\(R\) MPI Library.*?Version (\S+)")
+
+# Looks for files instead of importing: torch alone takes seconds.
+PROBE = """
+import importlib.util, json, pathlib
+def files(package, pattern):
+    spec = importlib.util.find_spec(package)
+    folders = spec.submodule_search_locations if spec else None
+    return [str(path) for folder in folders or [] for path in pathlib.Path(folder).glob(pattern)]
+print(json.dumps([files("torch", "distributed/run.py"), files("horovod", "runner/launch.py"),
+                  files("horovod", "torch/mpi_lib*.so")]))
+"""
+
+
+@dataclass(frozen=True)
+class Packages:
+    """What an interpreter's environment holds."""
+
+    torch: bool
+    horovod: bool
+    libraries: tuple[str, ...]
+    """Horovod's libraries for torch, which are linked to an MPI where they were built with one."""
+
+
+class Tools:
+    """What can start ranks, for any interpreter. Each is looked at once, when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._packages: dict[str, Packages] = {}
+        self._mpis: dict[str, Mpi] = {}
+
+    def packages(self, python: str) -> Packages:
+        """What this interpreter's environment holds. Raises UserError where it does not run."""
+        if python not in self._packages:
+            self._packages[python] = _ask(python)
+        return self._packages[python]
+
+    def horovodrun(self, python: str) -> tuple[str, ...]:
+        """The words that start horovodrun of this interpreter."""
+        script = _beside(python, "horovodrun")
+        return (script,) if script else (python, "-m", "horovod.runner.launch")
+
+    def mpi(self, python: str) -> Mpi:
+        """The MPI that Horovod is linked to, else mpirun on the PATH, else beside the interpreter.
+
+        Raises UserError where there is none, or one whose flags are not known.
+        """
+        if python not in self._mpis:
+            program = next(_mpiruns(python, self.packages(python)), None)
+            if program is None:
+                raise UserError(f"transport=mpi: no mpirun on the PATH or beside {python}; choices: {MPIS}")
+            _, text = output([program, "--version"], limit_s=PROBE_LIMIT_S)
+            self._mpis[python] = parse_mpi(program, text)
+        return self._mpis[python]
+
+
+def parse_mpi(program: str, text: str) -> Mpi:
+    """The MPI that says `text` of its version. Raises UserError for one whose flags are not known."""
+    if found := OPEN_MPI.search(text):
+        major, version = int(found[1]), found[1] + found[2]
+        if major < 4:
+            raise UserError(f"mpirun={program}: Open MPI {version} is too old; choices: {MPIS}")
+        return Mpi(program, "openmpi4" if major == 4 else "openmpi5", version)
+    if found := HYDRA.search(text):
+        return Mpi(program, "mpich", found[1])
+    if found := INTEL.search(text):
+        raise UserError(f"mpirun={program}: Intel MPI {found[1]} is not among the choices: {MPIS}")
+    first = next(iter(text.strip().splitlines()), "")
+    raise UserError(f"mpirun={program}: its --version says {first!r}, none of the choices: {MPIS}")
+
+
+def linked_mpirun(text: str) -> str | None:
+    """The mpirun that belongs to the libmpi in what ldd says; None where none is named, or where no mpirun is there."""
+    found = re.search(r"^\s*libmpi\S* => (/.+) \(0x", text, re.MULTILINE)
+    program = Path(os.path.normpath(found[1])).parent.parent / "bin" / "mpirun" if found else None
+    return str(program) if program and os.access(program, os.X_OK) else None
+
+
+def _mpiruns(python: str, packages: Packages) -> Iterator[str]:
+    for library in packages.libraries[:1]:
+        if program := linked_mpirun(output(["ldd", library], limit_s=PROBE_LIMIT_S)[1]):
+            yield program
+    yield from filter(None, (shutil.which("mpirun"), _beside(python, "mpirun")))
+
+
+def _beside(python: str, name: str) -> str | None:
+    # Not resolved: the interpreter of a virtual environment is a link, and its scripts stand beside the link.
+    interpreter = shutil.which(python) or python
+    return shutil.which(name, path=str(Path(interpreter).parent))
+
+
+def _ask(python: str) -> Packages:
+    code, text = output([python, "-c", PROBE], limit_s=PROBE_LIMIT_S)
+    if code != 0:
+        last = next(reversed(text.strip().splitlines()), "no answer")
+        raise UserError(
+            f"python={python}: does not run here ({last}); choices: null, or a path such as {sys.executable}"
+        )
+    torch, horovod, libraries = json.loads(text.strip().splitlines()[-1])
+    return Packages(bool(torch), bool(horovod), tuple(libraries))

@@ -1,0 +1,137 @@
+"""Statistics on arrays: hand-computed values, invariances, and how often a planted ratio is recovered."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import stats
+from analysis.estimate import Estimate
+
+seconds = st.floats(1e-6, 1e4)
+times = st.lists(seconds, min_size=1, max_size=12)
+
+
+def ratio(low: float, high: float) -> Estimate:
+    return Estimate(math.sqrt(low * high), low, high, 0.95, 6, "ratio")
+
+
+def test_throughput_by_hand() -> None:
+    # Two blocks of 20 steps, 2 ranks × 16 images: 640 images each, in 4 s and 6 s on the slowest rank.
+    assert stats.throughput([640, 640], [4.0, 6.0]) == 128.0
+
+
+@given(times, st.integers(1, 64), st.integers(1, 5))
+def test_throughput_does_not_depend_on_how_steps_are_split_in_blocks(
+    step_s: list[float], samples: int, size: int
+) -> None:
+    whole = stats.throughput([samples * len(step_s)], [sum(step_s)])
+    parts = [step_s[i : i + size] for i in range(0, len(step_s), size)]
+    split = stats.throughput([samples * len(part) for part in parts], [sum(part) for part in parts])
+    assert split == pytest.approx(whole)
+
+
+@given(times, st.integers(1, 50))
+def test_step_time_is_samples_a_step_over_throughput(walls: list[float], steps: int) -> None:
+    samples = [32 * steps] * len(walls)
+    assert stats.step_time([steps] * len(walls), walls) == pytest.approx(32 / stats.throughput(samples, walls))
+
+
+def test_median_of_launches_by_hand() -> None:
+    found = stats.median_of_launches([3.0, 1.0, 2.0], "s")
+    assert found == Estimate(2.0, 1.0, 3.0, 0.75, 3, "s")
+    assert stats.median_of_launches([5.0], "s").level == 0
+
+
+def test_the_spread_holds_the_median_as_often_as_it_says() -> None:
+    random = np.random.default_rng(7)
+    for n in (3, 5):
+        found = [stats.median_of_launches(random.lognormal(0, 0.5, n), "s") for _ in range(2000)]
+        share = np.mean([estimate.low <= 1 <= estimate.high for estimate in found])
+        assert share == pytest.approx(found[0].level, abs=0.03)
+
+
+def test_ratio_of_pairs_by_hand() -> None:
+    # Mean 0.1, sd 0.1, n = 4: half-width 3.182446 · 0.1/2.
+    found = stats.ratio_of_pairs(np.array([0.0, 0.0, 0.2, 0.2]) * math.sqrt(0.75) + 0.1 * (1 - math.sqrt(0.75)))
+    assert found.value == pytest.approx(math.exp(0.1))
+    assert found.low == pytest.approx(math.exp(0.1 - 3.182446 * 0.05), rel=1e-6)
+    assert found.high == pytest.approx(math.exp(0.1 + 3.182446 * 0.05), rel=1e-6)
+    assert (found.n, found.level, found.unit) == (4, 0.95, "ratio")
+
+
+def test_one_pair_gives_no_interval_and_no_verdict() -> None:
+    found = stats.ratio_of_pairs([0.7])
+    assert (found.low, found.high) == (0.0, math.inf)
+    assert stats.verdict(found, 0.02) == "inconclusive"
+    assert found.plain() | {"value": 0, "level": 0} == {
+        "value": 0, "low": 0.0, "high": None, "level": 0, "n": 1, "unit": "ratio",
+    }  # fmt: skip
+
+
+@given(st.lists(st.floats(-3, 3), min_size=2, max_size=10))
+def test_a_to_b_is_the_inverse_of_b_to_a(logs: list[float]) -> None:
+    there, back = stats.ratio_of_pairs(logs), stats.ratio_of_pairs([-log for log in logs])
+    assert there.value * back.value == pytest.approx(1)
+    assert there.low * back.high == pytest.approx(1)
+
+
+@given(st.lists(st.tuples(seconds, seconds), min_size=2, max_size=8), st.floats(1e-3, 1e3))
+def test_scaling_all_times_scales_estimates_and_leaves_ratios(pairs: list[tuple[float, float]], c: float) -> None:
+    a, b = np.array(pairs).T
+    before, after = stats.median_of_launches(a, "s"), stats.median_of_launches(a * c, "s")
+    assert (after.value, after.low, after.high) == pytest.approx(
+        (before.value * c, before.low * c, before.high * c), rel=1e-9
+    )
+    logs = [stats.log_ratios(x[:, None], y[:, None]) for x, y in ((a, b), (a * c, b * c))]
+    assert logs[1] == pytest.approx(logs[0], abs=1e-9)
+
+
+def test_log_ratios_pair_blocks_and_skip_those_that_are_missing() -> None:
+    a = np.array([[2.0, 8.0], [3.0, np.nan], [np.nan, 1.0]])
+    b = np.array([[1.0, 2.0], [1.0, 1.0], [1.0, np.nan]])
+    found = stats.log_ratios(a, b)
+    assert found[:2] == pytest.approx([math.log(8) / 2, math.log(3)])
+    assert math.isnan(found[2])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word", "direction"),
+    [
+        (0.99, 1.01, "equivalent", None),
+        (1.005, 1.015, "equivalent", "slower"),
+        (0.985, 0.995, "equivalent", "faster"),
+        (1 / 1.02, 1.02, "equivalent", None),
+        (1.001, 1.03, "slower", "slower"),
+        (1.1, 1.2, "slower", "slower"),
+        (0.8, 0.9, "faster", "faster"),
+        (0.9, 1.01, "inconclusive", None),
+        (1.0, 1.03, "inconclusive", None),
+    ],
+)
+def test_verdict(low: float, high: float, word: str, direction: str | None) -> None:
+    assert stats.verdict(ratio(low, high), 0.02) == word
+    assert stats.direction(ratio(low, high)) == direction
+
+
+@given(st.integers(0, 500))
+def test_simultaneous_levels_add_up_to_the_error_of_the_study(count: int) -> None:
+    level = stats.simultaneous(0.95, count)
+    assert (1 - level) * max(count, 1) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(("launches", "true"), [(3, 1.0), (6, 1.03)])
+def test_a_planted_ratio_is_recovered_at_the_stated_rate(launches: int, true: float) -> None:
+    random = np.random.default_rng(11)
+    hits = []
+    for _ in range(1000):
+        level = random.normal(0, 0.02, (2, launches, 1))
+        a, b = np.exp(level + random.normal(0, 0.01, (2, launches, 4))) * np.array([true, 1.0])[:, None, None]
+        found = stats.ratio_of_pairs(stats.log_ratios(a, b))
+        hits.append(found.low <= true <= found.high)
+    # Binomial, 1000 at 0.95: standard deviation 0.7 %.
+    assert 0.925 <= np.mean(hits) <= 0.975

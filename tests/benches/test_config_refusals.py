@@ -1,0 +1,216 @@
+"""Each mistake in the configuration ends in one line: the key, the value, and the choices or the remedy."""
+
+from __future__ import annotations
+
+import pytest
+from composing import resolved
+
+from benches.errors import UserError
+
+MODELS = (
+    "bert_base, custom, digits, gpt2_small, inception_v3, mlp, resnet101, resnet18, resnet18_64, resnet50, vgg16"
+)
+LOCAL = "study.contestants.base.engine=local"
+
+REFUSED = {
+    # Unknown choices.
+    ("engine=foo",): "engine=foo: choices: local, ddp, horovod, null",
+    ("transport=foo",): "transport=foo: choices: gloo, mpi, nccl, null",
+    ("device=gpu",): "device=gpu: choices: auto, cpu, cuda",
+    ("precision=fp99",): "precision=fp99: choices: fp32, bf16, fp16",
+    ("model=resnt18",): f"model=resnt18: choices: {MODELS}",
+    ("data=nope",): "data=nope: choices: digits, imagefolder, synthetic",
+    ("cluster=nope",): "cluster=nope: choices: local",
+    ("experiment=nope",): "experiment=nope: choices: ci, gpu, smoke",
+    ("study.axes.model=[mlp,nope]",): f"study.axes.model=nope: choices: {MODELS}",
+    ("study.contestants.ddp.model=nope",): f"study.contestants.ddp.model=nope: choices: {MODELS}",
+    # Unknown keys.
+    ("bucket_cap_mb=1",): "bucket_cap_mb=1: unknown key; nearest: ddp.bucket_cap_mb",
+    ("ddp.bucket_cap=1",): "ddp.bucket_cap=1: unknown key; nearest: ddp.bucket_cap_mb",
+    ("study.lunches=3",): "study.lunches=3: unknown key; nearest: study.launches",
+    ("+seeds=3",): "seeds=3: unknown key; nearest: seed",
+    ("horovod.x=1",): (
+        "horovod.x=1: unknown key; choices: horovod.fusion_threshold_mb, horovod.cycle_time_ms, horovod.cache_capacity"
+    ),
+    ("study.axes.ddp.bucket=[1]",): "study.axes.ddp.bucket=1: unknown key; nearest: ddp.bucket_cap_mb",
+    ("study.reference.engin=ddp",): "study.reference.engin=ddp: unknown key; nearest: engine",
+    ("data=synthetic@other",): None,
+    ("model@other=mlp",): None,
+    # Wrong types and bounds.
+    ("ddp.bucket_cap_mb=-1",): "ddp.bucket_cap_mb=-1: takes a number above 0, or null",
+    ("ddp.bucket_cap_mb=big",): "ddp.bucket_cap_mb=big: takes a number above 0, or null",
+    ("study.contestants.ddp.ddp.bucket_cap_mb=[1,-1]",): (
+        "study.contestants.ddp.ddp.bucket_cap_mb=-1: takes a number above 0, or null"
+    ),
+    ("horovod.fusion_threshold_mb=-1",): "horovod.fusion_threshold_mb=-1: takes a number of at least 0",
+    ("horovod.cache_capacity=1.5",): "horovod.cache_capacity=1.5: takes a whole number of at least 0",
+    ("block_steps=abc",): "block_steps=abc: takes a whole number of at least 1",
+    ("block_steps=0",): "block_steps=0: takes a whole number of at least 1",
+    ("block_steps=true",): "block_steps=true: takes a whole number of at least 1",
+    ("warmup_steps=9",): "warmup_steps=9: takes a whole number of at least 10",
+    ("optimizer.lr=nan",): "optimizer.lr=nan: takes a number above 0",
+    ("optimizer.momentum=1",): "optimizer.momentum=1: takes a number of at least 0 and below 1",
+    ("limit_s=inf",): "limit_s=inf: takes a number above 0",
+    ("ddp.static_graph=1",): "ddp.static_graph=1: takes true or false",
+    ("ddp.static_graph=yes",): "ddp.static_graph=yes: takes true or false",
+    ("study.launches=0",): "study.launches=0: takes a whole number of at least 1",
+    ("cluster.ranks_per_node=0",): "cluster.ranks_per_node=0: takes a whole number of at least 1, or auto",
+    ("model.kwargs=5",): "model.kwargs=5: takes a mapping",
+    ("ddp=5",): (
+        "ddp=5: takes the keys ddp.bucket_cap_mb, ddp.broadcast_buffers, ddp.gradient_as_bucket_view, "
+        "ddp.static_graph, ddp.find_unused_parameters"
+    ),
+    ("study.name=../x",): (
+        "study.name=../x: takes up to 100 letters, digits, dots, dashes and underscores, the first a letter or digit, "
+        "or null"
+    ),
+    ("study.name='a\n'",): (
+        "study.name=a: takes up to 100 letters, digits, dots, dashes and underscores, the first a letter or digit, "
+        "or null"
+    ),
+    # Words that are not settings.
+    ("-m",): "-m: there is no multirun; sweep an axis: study.axes.KEY=[VALUE,VALUE]",
+    ("--multirun",): "--multirun: there is no multirun; sweep an axis: study.axes.KEY=[VALUE,VALUE]",
+    ("--verbose",): "--verbose: unknown option; settings are typed as key=value",
+    ("mlp",): "mlp: not a setting; settings are typed as key=value",
+    ("model=mlp,resnet18",): (
+        "model=mlp,resnet18: commas and sweep functions are not taken here; name an axis: "
+        "study.axes.model=[mlp,resnet18]"
+    ),
+    ("seed=range(1,3)",): (
+        "seed=range(1,3): commas and sweep functions are not taken here; name an axis: study.axes.seed=[VALUE,VALUE]"
+    ),
+    ("data.root=/a=b",): "data.root=/a=b: cannot be read; quote the value: data.root='\"/a=b\"'",
+    # A list where there is no axis.
+    ("model=[mlp,resnet18]",): "model=[mlp,resnet18]: takes one; several are an axis: study.axes.model=[mlp,resnet18]",
+    ("experiment=[ci,smoke]",): "experiment=[ci,smoke]: choices: ci, gpu, smoke",
+    ("seed=[1,2]",): "seed=[1,2]: takes one; several are an axis: study.axes.seed=[1,2]",
+    ("engine=[ddp,horovod]",): (
+        "engine=[ddp,horovod]: takes one; others are contestants: study.contestants.NAME.engine=…"
+    ),
+    # What the chosen file says.
+    ("data.name=digits",): "data.name=digits: comes with the file; choose it by data=digits",
+    ("model.factory=a:b",): "model.factory=a:b: model=resnet18 has its own; take model=custom",
+    ("model=custom",): "model=custom: needs model.factory=package.module:callable model.batch=package.module:callable",
+    ("model=custom", "model.factory=a:b"): "model=custom: needs model.batch=package.module:callable",
+    ("model=custom", "model.factory=ab", "model.batch=a:b"): "model.factory=ab: takes package.module:callable",
+    # Engines, transports and this machine.
+    ("transport=mpi",): "transport=mpi: engine ddp does not take it; choices: gloo, nccl",
+    ("transport=nccl",): "transport=nccl: needs device=cuda; choices on cpu: gloo",
+    ("engine=horovod", "transport=nccl"): "transport=nccl: needs device=cuda; choices on cpu: gloo, mpi",
+    ("study.contestants.ddp.transport=mpi",): (
+        "study.contestants.ddp.transport=mpi: engine ddp does not take it; choices: gloo, nccl"
+    ),
+    ("device=cuda",): "device=cuda: torch sees no GPU here; choices: auto, cpu",
+    ("experiment=gpu",): "device=cuda: torch sees no GPU here; choices: auto, cpu",
+    ("cluster.ranks_per_node=auto",): (
+        "cluster.ranks_per_node=auto: counts GPUs, and device is cpu; name a number"
+    ),
+    ("cluster.ranks_per_node=4",): (
+        "cluster.ranks_per_node=4: 4 ranks x 1 threads need 4 cores, and 2 may be used; fewer ranks, "
+        "or allow_oversubscribe=true"
+    ),
+    ("cluster.threads_per_rank=2",): (
+        "cluster.ranks_per_node=2: 2 ranks x 2 threads need 4 cores, and 2 may be used; fewer ranks, "
+        "or allow_oversubscribe=true"
+    ),
+    ("cluster.nodes=2",): "cluster.nodes=2: cluster=local is one node; raise cluster.ranks_per_node",
+    ("cluster.link_gbps=10",): "cluster.link_gbps=10: cluster=local shapes no link; takes null",
+    # Batches.
+    ("data.global_batch=63",): (
+        "data.global_batch=63: does not divide by the world size 2 (cluster.nodes=1 x cluster.ranks_per_node=2)"
+    ),
+    ("data.global_batch=64", "data.per_rank_batch=8"): (
+        "data.per_rank_batch=8 and data.global_batch=64: give exactly one"
+    ),
+    ("data.per_rank_batch=null",): "data.per_rank_batch=null and data.global_batch=null: give exactly one",
+    ("study.axes.data.per_rank_batch=[8,16]", "data.global_batch=64"): (
+        "data.per_rank_batch=8 and data.global_batch=64: give exactly one"
+    ),
+    # The grid.
+    ("~study.contestants.x",): "~study.contestants.x: is not there; study.contestants holds ddp, horovod",
+    ("~model",): "~model: only entries of study.contestants, study.axes, study.reference can be deleted",
+    ("study.axes.seed=[]",): (
+        "study.axes.seed=[]: an empty sweep leaves nothing to run; name a value, or delete it: ~study.axes.seed"
+    ),
+    ("study.axes.seed=[1,1.0]",): "study.axes.seed=[1,1]: 1 stands there twice",
+    ("study.axes.study.launches=[1,2]",): (
+        "study.axes.study.launches=[1,2]: belongs to the study as a whole and cannot vary in it"
+    ),
+    ("study.axes={cluster.nodes: [1,2]}",): (
+        "study.axes.cluster.nodes=[1,2]: cluster.nodes is a dotted key in a mapping; write it nested"
+    ),
+    ("study.axes=5",): "study.axes=5: takes a mapping",
+    ("study.contestants.a/b.engine=ddp",): None,
+    ("study.contestants.a.ddp.static_graph=true",): "study.contestants.a.engine=null: choices: local, ddp, horovod",
+    ("study.contestants.ddp.engine.x=1",): (
+        "study.contestants.ddp.engine.x: study.contestants.ddp.engine is one value, ddp; "
+        "delete it first: ~study.contestants.ddp.engine"
+    ),
+    ("study.contestants.b.engine=ddp",): "study.contestants: b is the same case as ddp; keep one",
+    ("study.contestants.ddp.transport=gloo", "study.axes.transport=[gloo]"): (
+        "study.axes.transport=[gloo]: contestant ddp sets transport too; keep one"
+    ),
+    ("study.contestants.ddp.horovod.cycle_time_ms=1",): (
+        "study.contestants.ddp.horovod.cycle_time_ms=1: the contestant's engine, ddp, does not use it"
+    ),
+    (LOCAL, "study.contestants.base.transport=gloo", "cluster.ranks_per_node=1"): (
+        "study.contestants.base.transport=gloo: the contestant's engine, local, does not use it"
+    ),
+    ("engine=ddp", "horovod.cycle_time_ms=2"): "horovod.cycle_time_ms=2: no contestant runs engine horovod",
+    ("engine=ddp", "study.axes.horovod.cycle_time_ms=[1,2]"): (
+        "study.axes.horovod.cycle_time_ms=[1,2]: no contestant runs engine horovod"
+    ),
+    ("experiment=smoke", "engine=ddp", "~study.contestants.horovod-mpi", "~study.contestants.horovod-gloo"): (
+        "engine=ddp: contestants set it (local, ddp-gloo); override it there: "
+        "study.contestants.local.engine=ddp study.contestants.ddp-gloo.engine=ddp"
+    ),
+    ("experiment=smoke", "study.contestants.ddp-gloo.transport=mpi"): (
+        "study.contestants.ddp-gloo.transport=mpi: engine ddp does not take it; choices: gloo, nccl"
+    ),
+    ("engine=local",): "study.contestants: nothing is left to run; engine local takes cluster.ranks_per_node=1",
+    ("study.max_cases=5", "study.axes.seed=[1,2,3]"): (
+        "study.max_cases=5: up to 6 cases; narrow an axis, or raise it"
+    ),
+    ("study.reference.engine=local",): (
+        "study.reference={engine: local}: no contestant matches; ~study.reference drops it"
+    ),
+    # Variables.
+    ("cluster.env.OMP_NUM_THREADS=3",): (
+        "cluster.env.OMP_NUM_THREADS=3: gives threads behind the study's back; set cluster.threads_per_rank instead"
+    ),
+    ("cluster.env.HOROVOD_AUTOTUNE=1",): (
+        "cluster.env.HOROVOD_AUTOTUNE=1: sets a knob behind the study's back; leave it out"
+    ),
+    ("study.axes.cluster.env.HOROVOD_CYCLE_TIME=[1,5]",): (
+        "cluster.env.HOROVOD_CYCLE_TIME=1: sets a knob behind the study's back; set horovod.cycle_time_ms instead"
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "line"), REFUSED.items(), ids=[" ".join(words) for words in REFUSED])
+def test_a_mistake_is_one_line(words: tuple[str, ...], line: str | None) -> None:
+    with pytest.raises(UserError) as caught:
+        resolved(*words)
+    assert "\n" not in str(caught.value)
+    assert line is None or str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("HOROVOD_FUSION_THRESHOLD", "unset it and set horovod.fusion_threshold_mb instead"),
+        ("HOROVOD_CONTROLLER", "unset it and set transport instead"),
+        ("OMPI_MCA_mpi_yield_when_idle", "unset it and set cluster.mpi_yield_when_idle instead"),
+        ("HOROVOD_AUTOTUNE", "unset it"),
+    ],
+)
+def test_a_knob_in_the_shell_is_refused_with_the_key(name: str, remedy: str) -> None:
+    with pytest.raises(UserError) as caught:
+        resolved("engine=ddp", shell={name: "7"})
+    assert str(caught.value) == f"{name}=7 (in your environment): sets a knob behind the study's back; {remedy}"
+
+
+def test_more_ranks_than_gpus() -> None:
+    with pytest.raises(UserError, match=r"^cluster.ranks_per_node=8: 8 ranks need a GPU each, and torch sees 4$"):
+        resolved("cluster.ranks_per_node=8", cores=64, gpus=4)

@@ -1,0 +1,101 @@
+"""The gate's mathematics: sound reductions pass, planted faults are seen, for each dtype and number of ranks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benches.parity import Projection, Worst, gamma, reduction_error, sample_ranks
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def gradients_of(ranks: int, size: int, dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    common = torch.randn(size, generator=generator)
+    return [(common + torch.randn(size, generator=generator)).to(dtype) for _ in range(ranks)]
+
+
+def ring_mean(gradients: list[torch.Tensor], divide_first: bool, order: list[int]) -> torch.Tensor:
+    """The mean as engines make it: in the gradients' own dtype, in some order, divided before or after."""
+    n = len(gradients)
+    terms = [gradients[i] / n if divide_first else gradients[i] for i in order]
+    total = terms[0].clone()
+    for term in terms[1:]:
+        total += term
+    return total if divide_first else total / n
+
+
+def projection(delivered: torch.Tensor, gradients: list[torch.Tensor]) -> tuple[float, float]:
+    found = Projection()
+    found.add(delivered, gradients)
+    return found.result()
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    ranks=st.integers(1, 16),
+    dtype=st.sampled_from(sorted(DTYPES)),
+    divide_first=st.booleans(),
+    seed=st.integers(0, 2**31),
+    data=st.data(),
+)
+def test_sound_reductions_pass(ranks: int, dtype: str, divide_first: bool, seed: int, data: st.DataObject) -> None:
+    gradients = gradients_of(ranks, 500, DTYPES[dtype], seed)
+    delivered = ring_mean(gradients, divide_first, data.draw(st.permutations(range(ranks))))
+    error, bound = reduction_error(delivered, gradients)
+    assert error <= bound
+    error, bound = projection(delivered, gradients)
+    assert error <= bound
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("fault", ["one rank x 1.01", "summed", "a rank left out", "scaled by the world size"])
+def test_planted_faults_are_seen(ranks: int, dtype: str, fault: str) -> None:
+    gradients = gradients_of(ranks, 100_000, DTYPES[dtype])
+    order = list(range(ranks))
+    faulty = {
+        "one rank x 1.01": lambda: ring_mean([*gradients[:-1], gradients[-1] * 1.01], True, order),
+        "summed": lambda: ring_mean(gradients, True, order) * ranks,
+        "a rank left out": lambda: ring_mean([*gradients[:-1], gradients[-1] * 0], True, order),
+        "scaled by the world size": lambda: ring_mean(gradients, True, order) / ranks,
+    }[fault]()
+    elementwise, in_total = reduction_error(faulty, gradients), projection(faulty, gradients)
+    assert elementwise[0] > elementwise[1] or in_total[0] > in_total[1]
+
+
+def test_cancellation_is_no_error() -> None:
+    one = torch.tensor([1.0, 1e-8])
+    error, bound = reduction_error(torch.tensor([2e-8, 0.0]), [one, -one + torch.tensor([0.0, 1e-15])])
+    assert error <= bound
+
+
+def test_nan_fails() -> None:
+    gradients = gradients_of(2, 4, torch.float32)
+    worst = Worst("reduction")
+    worst.see(*reduction_error(torch.full((4,), torch.nan), gradients), "weight")
+    worst.see(0.0, 1.0, "bias")
+    assert not worst.passed
+    assert worst.where == "weight"
+
+
+def test_gradient_that_should_be_zero() -> None:
+    zeros = [torch.zeros(3), torch.zeros(3)]
+    error, bound = reduction_error(torch.tensor([0.0, 1e-20, 0.0]), zeros)
+    assert error > bound
+
+
+def test_gamma_is_highams() -> None:
+    u = 2.0**-24
+    assert gamma(3, torch.float32) == pytest.approx(3 * u / (1 - 3 * u), rel=1e-12)
+
+
+@given(st.integers(1, 5000))
+def test_sampled_ranks_hold_both_ends(world_size: int) -> None:
+    ranks = sample_ranks(world_size)
+    assert ranks[0] == 0
+    assert ranks[-1] == world_size - 1
+    assert len(ranks) == len(set(ranks)) <= 8

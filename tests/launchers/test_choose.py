@@ -1,0 +1,113 @@
+"""Which launcher serves which case, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benches.errors import UserError
+from benches.spec import Case, build
+from launchers import choose
+from launchers.spec import LaunchSpec, Mpi
+from launchers.tools import Packages, Tools
+
+
+ALL = Packages(torch=True, horovod=True, libraries=())
+
+
+class Present(Tools):
+    """An environment that holds what the test says."""
+
+    def __init__(self, packages: Packages = ALL) -> None:
+        self.present = packages
+
+    def packages(self, python: str) -> Packages:
+        return self.present
+
+    def horovodrun(self, python: str) -> tuple[str, ...]:
+        return ("/env/bin/horovodrun",)
+
+    def mpi(self, python: str) -> Mpi:
+        return Mpi("/env/bin/mpirun", "openmpi5", "5.0.11")
+
+
+def case(cell: str, ranks: int = 1, device: str = "cpu", **cluster: Any) -> Case:
+    engine, _, transport = cell.partition("/")
+    settings = {engine: {}} if engine != "local" else {}
+    content = {
+        "engine": engine,
+        "transport": transport or None,
+        "device": device,
+        "model": {"name": "mlp", "factory": "m:f", "batch": "m:b"},
+        "data": {"per_rank_batch": 4},
+        "optimizer": {},
+        "cluster": {"ranks_per_node": ranks, **cluster},
+    }
+    return build(Case, {**content, **settings})
+
+
+def spec(**env: str) -> LaunchSpec:
+    return LaunchSpec("/env/bin/python", ("-m", "benches.worker"), nodes=1, ranks_per_node=2, cwd="/", env=env)
+
+
+@pytest.mark.parametrize(
+    ("cell", "device", "launcher", "first"),
+    [
+        ("local", "cpu", "direct", ["/env/bin/python", "-m", "benches.worker"]),
+        ("ddp/gloo", "cpu", "torchrun", ["/env/bin/python", "-m", "torch.distributed.run"]),
+        ("ddp/nccl", "cuda", "torchrun", ["/env/bin/python", "-m", "torch.distributed.run"]),
+        ("horovod/gloo", "cpu", "horovodrun", ["/env/bin/horovodrun", "--gloo"]),
+        ("horovod/nccl", "cuda", "horovodrun", ["/env/bin/horovodrun", "--gloo"]),
+        ("horovod/mpi", "cpu", "mpirun", ["/env/bin/mpirun", "-np", "2"]),
+    ],
+)
+def test_launcher_by_cell(cell: str, device: str, launcher: str, first: list[str]) -> None:
+    for asked in ("auto", launcher):
+        one = case(cell, device=device, launcher=asked)
+        assert choose.launcher(one) == launcher
+        words = choose.command(one, spec(), Present()).argv
+        assert list(words[: len(first)]) == first
+
+
+@pytest.mark.parametrize(
+    ("cell", "asked", "serving"),
+    [
+        ("local", "torchrun", "direct"),
+        ("ddp/gloo", "mpirun", "torchrun"),
+        ("horovod/gloo", "mpirun", "horovodrun"),
+        ("horovod/mpi", "horovodrun", "mpirun"),
+        ("horovod/gloo", "direct", "horovodrun"),
+    ],
+)
+def test_a_launcher_that_cannot_start_the_cell_is_refused(cell: str, asked: str, serving: str) -> None:
+    with pytest.raises(UserError) as error:
+        choose.command(case(cell, launcher=asked), spec(), Present())
+    assert str(error.value) == f"cluster.launcher={asked}: cannot start {cell}; choices: auto, {serving}"
+
+
+def test_a_cluster_without_a_launcher_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^cluster\.name=slurm: .*choices: local$"):
+        choose.command(case("ddp/gloo", name="slurm"), spec(), Present())
+
+
+def test_horovod_absent_refuses_horovod_alone() -> None:
+    absent = Present(Packages(torch=True, horovod=False, libraries=()))
+    for cell in ("horovod/gloo", "horovod/mpi"):
+        with pytest.raises(UserError, match=r"^engine=horovod: .*ringduel install-horovod$"):
+            choose.command(case(cell), spec(), absent)
+    assert choose.command(case("ddp/gloo"), spec(), absent).argv[0] == "/env/bin/python"
+
+
+def test_an_environment_without_torch_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^python=/env/bin/python: its environment has no torch"):
+        choose.command(case("local"), spec(), Present(Packages(torch=False, horovod=False, libraries=())))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("A-B", "1"), ("", "1"), ("2A", "1"), ("A B", "1"), ("A\n", "1"), ("A", "\0")]
+)
+def test_what_no_environment_can_hold_is_refused(name: str, value: str) -> None:
+    with pytest.raises(UserError, match=r"^cluster\.env[.=]") as error:
+        choose.command(case("ddp/gloo"), spec(**{name: value}), Present())
+    assert "\n" not in str(error.value)

@@ -72,8 +72,8 @@ def method(summary: Summary) -> list[str]:
         f"synchronised and the ranks meet at a block's edges only.",
         "A block's time is that of its slowest rank; throughput is the block's global samples ÷ that time. The launch "
         "is the replicate: a row gives the median of launches and their spread. A ratio is the geometric mean over "
-        "pairs of launches that bear the same number, with Student's t interval on its logarithm; the study's "
-        f"{len(summary.comparisons)} intervals hold together with {stats.LEVEL * 100:g} % (Bonferroni).",
+        "pairs of launches that bear the same number, with Student's t interval on its logarithm. All intervals of "
+        f"the study ({len(summary.comparisons)}) hold together with {stats.LEVEL * 100:g} % (Bonferroni).",
         f"Verdict with the margin {study.margin * 100:g} %: equivalent where the interval lies within a factor of "
         f"{1 + study.margin:g} either way; else slower or faster where it excludes 1; else inconclusive. Below "
         f"{stats.PROVISIONAL_BELOW} launches a verdict is provisional. Contestants that fail the parity gate are "

@@ -12,7 +12,8 @@ from analysis.rows import Failure, Row, Summary
 
 LEGEND = (
     "step time: median of launches (fastest–slowest), each its blocks' time on the slowest rank ÷ their steps",
-    "vs, interval: step time against the reference; all intervals of the study hold together with 95 %",
+    "vs, interval: step time against the reference, mean over pairs of launches; all intervals of the study "
+    "hold together with 95 %",
     "eff.: throughput ÷ (ranks × throughput of the baseline): local, the bare model in one process, or at 1, "
     "the same engine with one rank",
 )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pandas as pd
 import pyarrow as pa
 
 from analysis import stats
@@ -32,26 +31,25 @@ class Launch:
 
     row: dict[str, Any]
     """LAUNCH_COLUMNS."""
-    blocks: pd.DataFrame
-    """BLOCK_COLUMNS."""
+    blocks: list[dict[str, Any]]
+    """BLOCK_COLUMNS, one mapping a sound block."""
     header: Header | None
     problems: list[str]
 
 
 def read_launch(folder: Path, case_id: str, number: int) -> Launch:
     """Read launch `number` of a case from its folder, which may be missing."""
-    nothing = pd.DataFrame(columns=list(BLOCK_COLUMNS))
     row = dict.fromkeys(LAUNCH_COLUMNS) | {"case_id": case_id, "launch": number, "usable": False, "blocks": 0}
     row |= {"log_tail": [], "warnings": [], "reason": ""}
     if not (folder / HEADER).exists():
-        return Launch(row | {"status": "missing"}, nothing, None, [])
+        return Launch(row | {"status": "missing"}, [], None, [])
     try:
         header = _read_header(folder / HEADER, case_id)
     except (OSError, ValueError) as error:
         fault = f"{HEADER} cannot be read: {' '.join(str(error).split())}"
-        return Launch(row | {"status": "unreadable", "reason": fault}, nothing, None, [fault])
+        return Launch(row | {"status": "unreadable", "reason": fault}, [], None, [fault])
     row |= _header_values(header)
-    blocks, problems = _read_blocks(folder / SAMPLES, header, number) if header.status == "ok" else (nothing, [])
+    blocks, problems = _read_blocks(folder / SAMPLES, header, number) if header.status == "ok" else ([], [])
     return Launch(row | _block_values(blocks), blocks, header, problems)
 
 
@@ -88,27 +86,30 @@ def _header_values(header: Header) -> dict[str, Any]:
     }
 
 
-def _read_blocks(path: Path, header: Header, number: int) -> tuple[pd.DataFrame, list[str]]:
-    nothing = pd.DataFrame(columns=list(BLOCK_COLUMNS))
+def _read_blocks(path: Path, header: Header, number: int) -> tuple[list[dict[str, Any]], list[str]]:
     if not path.exists():
-        return nothing, [f"{SAMPLES} is missing"]
+        return [], [f"{SAMPLES} is missing"]
     try:
         blocks, problems = reduce_samples(path, header.world_size)
     except (OSError, pa.ArrowException) as error:
-        return nothing, [f"{SAMPLES} cannot be read: {' '.join(str(error).split())}"]
-    blocks["case_id"], blocks["launch"] = header.case_id, number
-    blocks["samples"] = blocks["steps"] * header.samples_per_step
-    blocks["step_time_s"] = blocks["wall_s"] / blocks["steps"]
-    blocks["throughput"] = [stats.throughput(*pair) for pair in zip(blocks["samples"], blocks["wall_s"], strict=True)]
-    return blocks[list(BLOCK_COLUMNS)], problems or ([] if len(blocks) else ["no block was timed"])
+        return [], [f"{SAMPLES} cannot be read: {' '.join(str(error).split())}"]
+    rows = [
+        {
+            "case_id": header.case_id,
+            "launch": number,
+            "samples": block.steps * header.samples_per_step,
+            "step_time_s": stats.step_time([block.steps], [block.wall_s]),
+            "throughput": stats.throughput([block.steps * header.samples_per_step], [block.wall_s]),
+            **block._asdict(),
+        }
+        for block in blocks
+    ]
+    return rows, problems or ([] if rows else ["no block was timed"])
 
 
-def _block_values(blocks: pd.DataFrame) -> dict[str, Any]:
-    if not len(blocks):
+def _block_values(blocks: list[dict[str, Any]]) -> dict[str, Any]:
+    if not blocks:
         return {}
-    return {
-        "usable": True,
-        "blocks": len(blocks),
-        "step_time_s": stats.step_time(blocks["steps"], blocks["wall_s"]),
-        "throughput": stats.throughput(blocks["samples"], blocks["wall_s"]),
-    }
+    steps, samples, walls = ([block[name] for block in blocks] for name in ("steps", "samples", "wall_s"))
+    step_time_s, throughput = stats.step_time(steps, walls), stats.throughput(samples, walls)
+    return {"usable": True, "blocks": len(blocks), "step_time_s": step_time_s, "throughput": throughput}

@@ -25,7 +25,7 @@ def render(document: Document) -> str:
 
 def escape(text: str) -> str:
     """One line in which nothing is markup, HTML, a link, a mention or a formula."""
-    text = words.clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = words.clean(text).strip().replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", SPECIAL.sub(r"\\\g<0>", text))
 
 

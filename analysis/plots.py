@@ -43,8 +43,7 @@ def step_times(summary: Summary) -> Figure:
         _step_time_panel(axis, summary, rows)
         axis.set_title(title, loc="left", fontsize=9)
     scale = f"milliseconds a step; bar: median, points: launches; the scales do not start at 0{_left_out(left)}"
-    figure.supxlabel(scale, fontsize=8)
-    _legend(figure, [row for rows in shown for row in rows])
+    _legend(figure, [row for rows in shown for row in rows], scale)
     return figure
 
 
@@ -66,14 +65,13 @@ def ratios(summary: Summary) -> Figure:
     _ratio_ticks(axis, limits)
     axis.set_yticks(range(len(shown)), [_pair(summary, comparison) for comparison in shown], fontsize=8)
     axis.set_ylim(len(shown) - 0.4, -0.6)
-    figure.supxlabel(
-        f"step time ÷ step time of the reference: left is faster, right slower{_left_out(left)}\n"
-        f"intervals hold together with {stats.LEVEL * 100:g} %; green: the margin, {margin * 100:g} %",
-        fontsize=8,
-    )
     figure.suptitle(_title(_ratio_title(summary, shown), TITLE_CHARACTERS), x=0.01, ha="left", fontsize=10)
     _quiet(axis)
-    _legend(figure, [summary.rows[comparison.a] for comparison in shown])
+    scale = (
+        f"step time ÷ step time of the reference: left is faster, right slower{_left_out(left)}\n"
+        f"intervals hold together with {stats.LEVEL * 100:g} %; green: the margin, {margin * 100:g} %"
+    )
+    _legend(figure, [summary.rows[comparison.a] for comparison in shown], scale)
     return figure
 
 
@@ -84,8 +82,8 @@ def _first(panels: Sequence[Sequence[Row]]) -> tuple[list[list[Row]], int]:
     for rows in panels:
         if room > 0:
             shown.append(list(rows[:room]))
-            room -= len(rows)
-    return shown, max(-room, 0) if shown and room < 0 else 0
+            room -= len(shown[-1])
+    return shown, sum(map(len, panels)) - sum(map(len, shown))
 
 
 def _step_time_panel(axis: Axes, summary: Summary, rows: Sequence[Row]) -> None:
@@ -150,13 +148,15 @@ def _label(row: Row) -> str:
     return _safe(words.clean(row.title, 24)) + shown
 
 
-def _legend(figure: Figure, rows: Sequence[Row]) -> None:
+def _legend(figure: Figure, rows: Sequence[Row], scale: str) -> None:
+    """What the markers and, above them, the scale mean."""
     cases = {row.case.cell: row.case for row in rows}
     handles = [
         Line2D([], [], color=COLOURS[case.engine], marker=MARKERS[case.transport], mfc="none", lw=0, label=cell)
         for cell, case in sorted(cases.items())
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
+    legend = figure.legend(handles=handles, title=scale, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
+    legend.get_title().set(fontsize=8, multialignment="center")
 
 
 def _empty(text: str) -> Figure:

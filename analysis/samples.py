@@ -6,39 +6,49 @@ A block that is not whole, or holds a time that cannot be, is left out and named
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 COLUMNS = ["kind", "rank", "block", "step", "seconds"]
 
 
-def reduce_samples(path: Path, world_size: int) -> tuple[pd.DataFrame, list[str]]:
-    """Blocks of one launch, and what was wrong with it.
+class Block(NamedTuple):
+    """One sound block of a launch."""
 
-    Columns: block · steps (timed steps of the block) · wall_s (seconds on the slowest rank).
+    block: int
+    steps: int
+    """Timed steps of the block."""
+    wall_s: float
+    """Seconds on the slowest rank."""
+
+
+def reduce_samples(path: Path, world_size: int) -> tuple[list[Block], list[str]]:
+    """Blocks of one launch by number, and what was wrong with it.
+
     Raises OSError or pyarrow.ArrowInvalid (truncated, no Parquet, other columns).
     """
-    walls: list[pa.Table] = []
-    last_steps: list[pa.Table] = []
+    walls, last_steps = [pa.schema(_WALL).empty_table()], [pa.schema(_LAST).empty_table()]
     bad_steps = 0
     with pq.ParquetFile(path) as file:
         _check_columns(file.schema_arrow)
         for batch in file.iter_batches(columns=COLUMNS):
             kind = batch.column("kind").cast(pa.string())
             steps = pa.Table.from_batches([batch.filter(pc.equal(kind, "step"))])
-            last_steps.append(steps.group_by("block").aggregate([("step", "max")]))
             bad_steps += _count_bad(steps)
-            walls.append(pa.Table.from_batches([batch.filter(pc.equal(kind, "block"))]).drop_columns(["kind", "step"]))
+            last_steps.append(steps.group_by("block").aggregate([("step", "max")]).cast(pa.schema(_LAST)))
+            blocks = pa.Table.from_batches([batch.filter(pc.equal(kind, "block"))])
+            walls.append(blocks.select([name for name, _ in _WALL]).cast(pa.schema(_WALL)))
     problems = [f"{bad_steps} steps have a negative time or none"] if bad_steps else []
-    if not walls:
-        return _whole_blocks(pd.DataFrame(columns=["rank", "block", "seconds"]), {}, world_size, problems), problems
-    longest = pa.concat_tables(last_steps).group_by("block").aggregate([("step_max", "max")])
-    counts = {b: s + 1 for b, s in zip(*(longest[name].to_pylist() for name in ("block", "step_max_max")), strict=True)}
-    return _whole_blocks(pa.concat_tables(walls).to_pandas(), counts, world_size, problems), problems
+    return _whole_blocks(pa.concat_tables(walls), _steps(pa.concat_tables(last_steps)), world_size, problems), problems
+
+
+_WALL = [("rank", pa.int64()), ("block", pa.int64()), ("seconds", pa.float64())]
+_LAST = [("block", pa.int64()), ("step_max", pa.int64())]
 
 
 def _check_columns(schema: pa.Schema) -> None:
@@ -52,25 +62,32 @@ def _count_bad(steps: pa.Table) -> int:
     return int(np.sum(~np.isfinite(seconds) | (seconds < 0)))
 
 
-def _whole_blocks(rows: pd.DataFrame, steps: dict[int, int], world_size: int, problems: list[str]) -> pd.DataFrame:
-    """One row a sound block; `problems` receives a line for each other one."""
+def _steps(last: pa.Table) -> dict[int, int]:
+    """Timed steps of each block."""
+    longest = last.group_by("block").aggregate([("step_max", "max")])
+    pairs = zip(longest["block"].to_pylist(), longest["step_max_max"].to_pylist(), strict=True)
+    return {block: step + 1 for block, step in pairs}
+
+
+def _whole_blocks(walls: pa.Table, steps: dict[int, int], world_size: int, problems: list[str]) -> list[Block]:
+    """The sound blocks; `problems` receives a line for each other one."""
+    rank, block, seconds = (walls[name].to_numpy() for name, _ in _WALL)
     kept = []
-    for block in sorted(rows["block"].unique().tolist()):
-        group = rows[rows["block"] == block]
-        fault = _fault(group, steps.get(block, 0), world_size)
+    for number in np.unique(block).tolist():
+        own = block == number
+        fault = _fault(rank[own], seconds[own], steps.get(number, 0), world_size)
         if fault:
-            problems.append(f"block {block} left out: {fault}")
+            problems.append(f"block {number} left out: {fault}")
         else:
-            kept.append((block, steps[block], float(group["seconds"].max())))
-    blocks: pd.DataFrame = pd.DataFrame(kept, columns=["block", "steps", "wall_s"])
-    return blocks
+            kept.append(Block(number, steps[number], float(seconds[own].max())))
+    return kept
 
 
-def _fault(group: pd.DataFrame, steps: int, world_size: int) -> str | None:
-    ranks = group["rank"].nunique()
-    bad = group[~(np.isfinite(group["seconds"]) & (group["seconds"] > 0))]
-    if ranks != world_size or len(group) != world_size:
-        return f"{len(group)} times from {ranks} of {world_size} ranks"
+def _fault(rank: NDArray[np.int64], seconds: NDArray[np.float64], steps: int, world_size: int) -> str | None:
+    ranks = len(np.unique(rank))
+    if ranks != world_size or len(rank) != world_size:
+        return f"{len(rank)} times from {ranks} of {world_size} ranks"
+    bad = np.flatnonzero(~(np.isfinite(seconds) & (seconds > 0)))
     if len(bad):
-        return f"the time of rank {bad['rank'].iloc[0]} is {bad['seconds'].iloc[0]:g} s"
+        return f"the time of rank {rank[bad[0]]} is {seconds[bad[0]]:g} s"
     return None if steps > 0 else "it has no steps"

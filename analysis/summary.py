@@ -94,6 +94,8 @@ def _efficiency(records: Records, sound: list[int], times: dict[int, pd.DataFram
 def _failures(row: Row, launches: pd.DataFrame) -> Iterator[Failure]:
     """One failure for all launches that ended for one reason."""
     ended = launches[~launches["status"].isin(["ok", "missing"])].assign(kind="launch")
+    if not len(ended):
+        return
     ended.loc[ended["parity_passed"].isin([False]), "kind"] = "parity"
     for (kind, status, reason), alike in ended.groupby(["kind", "status", "reason"], sort=False):
         numbers, tail = tuple(alike["launch"].tolist()), alike["log_tail"].iloc[0]

@@ -52,18 +52,19 @@ def read(folder: Path) -> Records:
     """Everything a study folder holds. Raises UserError when it holds no study."""
     study, ids, problems = _read_study(folder)
     contestants = _contestants(study, ids)
-    launches, blocks = [], []
+    launches: list[dict[str, Any]] = []
+    blocks: list[dict[str, Any]] = []
     headers: dict[str, Header] = {}
     for case_id in dict.fromkeys(ids):
         for number in _numbers(folder / "launches" / case_id, study.launches):
             launch = read_launch(folder / "launches" / case_id / str(number), case_id, number)
             launches.append(launch.row)
-            blocks.append(launch.blocks)
+            blocks += launch.blocks
             problems += [f"{case_id}/{number}: {problem}" for problem in launch.problems]
             if launch.header and (case_id not in headers or headers[case_id].status != "ok" == launch.header.status):
                 headers[case_id] = launch.header
     launch_table = pd.DataFrame(launches, columns=list(LAUNCH_COLUMNS)).astype(LAUNCH_COLUMNS)
-    block_table = pd.concat(blocks, ignore_index=True).astype(BLOCK_COLUMNS)
+    block_table = pd.DataFrame(blocks, columns=list(BLOCK_COLUMNS)).astype(BLOCK_COLUMNS)
     return Records(
         folder=folder,
         study=study,

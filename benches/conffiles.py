@@ -54,13 +54,10 @@ class Files:
         return self._kept[key]
 
     def _compose(self, groups: dict[str, str | None]) -> Composed:
-        words = [f"{group}={'null' if choice is None else choice}" for group, choice in groups.items()]
-        if self.own is not None:
-            quoted = str(self.own).replace("\\", "\\\\").replace("'", "\\'")
-            words.append(f"hydra.searchpath=['file://{quoted}']")
+        words = [f"{group}={show(choice)}" for group, choice in groups.items()]
         try:
             with initialize_config_dir(str(CONF), job_name="ringduel", version_base="1.3"):
-                config = compose("config", words, return_hydra_config=True)
+                config = compose("config", [*words, *self._search_path()], return_hydra_config=True)
         except UNREADABLE as error:
             raise UserError(f"{' '.join(words) or 'conf'}: {one_line(error)}") from error
         choices = {group: config.hydra.runtime.choices.get(group) for group in (*GROUPS, "experiment")}
@@ -69,6 +66,12 @@ class Files:
         if "experiment" in config:
             raise UserError(f"experiment={choices['experiment']}: its file must begin with: # @package _global_")
         return Composed(config, choices)
+
+    def _search_path(self) -> list[str]:
+        if self.own is None:
+            return []
+        quoted = str(self.own).replace("\\", "\\\\").replace("'", "\\'")
+        return [f"hydra.searchpath=['file://{quoted}']"]
 
 
 def one_line(error: BaseException) -> str:

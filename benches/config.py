@@ -21,7 +21,7 @@ from benches.explain import GROUPS, check, flatten, hint_of, listed, refuse_chos
 from benches.grid import Grid, Row
 from benches.machine import Machine
 from benches.overrides import Typed, parse
-from benches.resolve import case_of
+from benches.resolve import ENGINES, case_of
 from benches.spec import TRANSPORTS, Case, Contestant, Study, build, plain
 
 BATCHES = ("data.per_rank_batch", "data.global_batch")
@@ -159,12 +159,14 @@ def check_own(row: Row, content: Mapping[str, Any]) -> None:
         raise UserError(f"study.contestants.{row.key}.engine=null: choices: {listed(TRANSPORTS)}")
     for key, value in row.own.items():
         group = key.split(".")[0]
-        if (group in DEFAULT_ENGINES and group != engine) or (key == "transport" and engine == "local" and value):
+        if (group in ENGINES and group != engine) or (key == "transport" and engine == "local" and value):
             raise UserError(f"{row.shown(key)}={show(value)}: the contestant's engine, {engine}, does not use it")
 
 
 def contestants_of(found: Grid, rows: Rows, most: int) -> list[Contestant]:
     """The contestants of every point. Raises UserError where there are none, too many, or two alike."""
+    if not found.contestants:
+        raise UserError("study.contestants={}: nothing is left to run; name one: study.contestants.NAME.engine=ENGINE")
     contestants: list[Contestant] = []
     ids: set[str] = set()
     for row in grid.expand(found):
@@ -203,7 +205,7 @@ def check_used(contestants: list[Contestant], found: Grid, typed: Typed) -> None
     axes = {f"study.axes.{key}": values for key, values in found.axes.items()}
     for shown, value in {**axes, **typed.values}.items():
         engine = shown.removeprefix("study.axes.").split(".")[0]
-        if engine in DEFAULT_ENGINES and engine not in used:
+        if engine in ENGINES and engine not in used:
             raise UserError(f"{shown}={show(value)}: no contestant runs engine {engine}")
 
 
@@ -230,7 +232,8 @@ def check_reference(reference: Mapping[str, Any], contestants: list[Contestant])
 
 def crowding(study: Study, machine: Machine) -> list[str]:
     """A warning where a rank has no second core: its communication threads then take the core that computes."""
-    ranks = max(contestant.case.cluster.ranks_per_node for contestant in study.contestants)
+    cases = [contestant.case for contestant in study.contestants if contestant.case.engine != "local"]
+    ranks = max((case.cluster.ranks_per_node for case in cases), default=0)
     if machine.cores >= 2 * ranks:
         return []
     return [f"no spare core for communication: {ranks} rank(s) on {machine.cores} core(s), fewer than two a rank"]

@@ -97,8 +97,6 @@ def _time(step: Callable[[int], object], device: torch.device, until: float) -> 
 
 def _cost(case: Case, device: torch.device, model: nn.Module, seconds: list[float]) -> Cost:
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if not trainable:
-        raise UserError(f"model={case.model.name}: has no trainable parameter")
     largest = max(trainable, key=lambda name: _bytes(trainable[name]))
     samples_per_step = case.data.per_rank_batch * case.model.samples_per_item
     return Cost(

@@ -18,7 +18,7 @@ import yaml
 
 from benches import record
 from benches.errors import UserError
-from benches.explain import flatten, show
+from benches.explain import check, flatten, show
 from benches.spec import Case, Contestant, Study, build, dump, plain
 
 SCHEMA_VERSION = 1
@@ -65,6 +65,7 @@ def open_study(study: Study, results: Path) -> StudyFolder:
     Launches that were interrupted are set aside, so that they are missing again. Raises UserError where the name holds
     other content or the folder cannot be written.
     """
+    check("study.name", study.name)
     folder = StudyFolder(results / study.name, study)
     try:
         if (folder.path / STUDY).exists():

@@ -141,8 +141,9 @@ def _mapping(node: Any, shown: str) -> dict[Any, Any]:
 
 def _sweep(node: Any, shown: str) -> Sweep:
     sweep = {}
-    for key, values in flatten(_mapping(node, shown), "").items():
-        sweep[key] = check_sweep(key, values if isinstance(values, list) else [values], f"{shown}.{key}")
+    for where, values in flatten(_mapping(node, shown), shown).items():
+        key = where.removeprefix(f"{shown}.")
+        sweep[key] = check_sweep(key, values if isinstance(values, list) else [values], where)
     return sweep
 
 

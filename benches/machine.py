@@ -26,7 +26,8 @@ def visible_gpus(python: str | None) -> int:
     code, text = output([python or sys.executable, "-c", COUNT], limit_s=PROBE_LIMIT_S)
     counts = [line.split()[1] for line in text.splitlines() if line.startswith("gpus ")]
     if code != 0 or not counts:
-        raise UserError(f"device=auto: torch of {python or 'this environment'} did not say what GPUs it sees; name one")
+        last = (text.strip().splitlines() or ["no answer"])[-1]
+        raise UserError(f"python={python or sys.executable}: cannot ask its torch for GPUs: {last}; or take device=cpu")
     return int(counts[0])
 
 

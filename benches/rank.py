@@ -24,11 +24,13 @@ import torch
 from benches import engines, parity, provenance, record
 from benches.agent import Board
 from benches.engines.base import Trainer
+from benches.errors import UserError
 from benches.host import cpu_name
 from benches.loop import Samples, Timer
 from benches.spec import Case, load_case
 from benches.worker import PARITY_FAILED
 from benches.workloads.data import make_batches, stream_seed
+from benches.workloads.references import one_line
 from benches.workloads.train import TrainStep, Workload, bare_model, compiled, make_optimizer, set_numerics
 
 
@@ -40,7 +42,7 @@ def run(options: argparse.Namespace, board: Board) -> int:
         return Launch(load_case(options.case), options, board).run()
     except Exception as error:
         traceback.print_exc()
-        board.write(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        board.write(error=str(error) if isinstance(error, UserError) else one_line(error))
         return 1
 
 

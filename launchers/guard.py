@@ -20,11 +20,13 @@ from typing import NoReturn
 from launchers.processes import TOKEN, members, send
 
 TERMINATE, KILL = b"T", b"K"
-"""What the driver may say. The end of its socket means the same as KILL: there is no driver any more."""
+"""What the driver may say. The end of its socket means TERMINATE: there is no driver any more."""
 
 GRACE_S = 3.0
 """Between SIGTERM and SIGKILL."""
-STUCK_S = 2.0
+TIDY_S = 1.0
+"""Then the launcher alone is spared for a while: seeing its ranks gone, it takes away its files and semaphores."""
+STUCK_S = 1.5
 """How long to send SIGKILL to a process that does not go; the kernel holds it then."""
 LOOK_S = 0.05
 """Between two looks at what is left."""
@@ -65,9 +67,10 @@ class Guard:
                 self._listen(None)
                 continue
             left = members(self.token, os.getpid())
-            if time.monotonic() >= self.kill_at:
-                send(left, signal.SIGKILL)
-            if time.monotonic() >= self.kill_at + STUCK_S:
+            late_s = time.monotonic() - self.kill_at
+            if late_s >= 0:
+                send([pid for pid in left if late_s >= TIDY_S or pid != self.launcher], signal.SIGKILL)
+            if late_s >= TIDY_S + STUCK_S:
                 break
             clear = clear + 1 if self.code is not None and not left else 0
             self._listen(LOOK_S if left else LOOK_S / 10)
@@ -105,10 +108,10 @@ class Guard:
             said = b""
         if not said:
             self.driver = None
-        if TERMINATE in said:
+        if TERMINATE in said or not said:
             self._end_by(time.monotonic() + GRACE_S)
-        if KILL in said or not said:
-            self._end_by(time.monotonic())
+        if KILL in said:
+            self._end_by(time.monotonic() - TIDY_S)
 
 
 def _start(folder: str, words: list[str], token: str) -> int:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal
 
-from launchers.guard import GRACE_S, KILL, STUCK_S, TERMINATE
+from launchers.guard import GRACE_S, KILL, STUCK_S, TERMINATE, TIDY_S
 from launchers.processes import catches, members, send
 from launchers.spec import Command
 
@@ -29,7 +29,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 POLL_S = 0.1
 STACKS_S = 0.5
 """Time for ranks that hang to write their stacks, before SIGTERM."""
-GUARD_LIMIT_S = GRACE_S + STUCK_S + 1.0
+GUARD_LIMIT_S = GRACE_S + TIDY_S + STUCK_S + 1.0
 """A guard that takes longer to end a launch is itself killed."""
 
 
@@ -137,7 +137,7 @@ class Launch:
             )
 
     def fileno(self) -> int:
-        """Readable once nothing is left of the launch."""
+        """Of a socket that is readable once nothing is left of the launch."""
         return self._socket.fileno()
 
     def poll(self) -> Outcome | None:
@@ -170,7 +170,11 @@ class Launch:
 
     def wait(self, seconds: float) -> None:
         """Sleep, but not beyond the end of the launch."""
-        select.select([self], [], [], seconds)
+        ready, _, _ = select.select([self], [], [], seconds)
+        if ready:
+            # The guard has let go of its socket, so it is about to exit.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._guard.wait(seconds)
 
     def __enter__(self) -> Launch:
         self.start()

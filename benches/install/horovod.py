@@ -176,7 +176,7 @@ def _store(wheel: Path, place: Path, steps: Steps) -> Path:
     partial = place.with_name(f".{place.name}.{steps.work.name}")
     partial.mkdir(parents=True)
     shutil.copy(wheel, partial)
-    shutil.copy(steps.log, partial)
+    shutil.copy(steps.log, partial / "build.log")
     shutil.rmtree(place, ignore_errors=True)
     partial.rename(place)
     return place / wheel.name

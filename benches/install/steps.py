@@ -21,6 +21,9 @@ from launchers.supervise import run
 PERCENT = re.compile(rb"^\s*\[\s*(\d+)%\]", re.MULTILINE)
 """How make shows progress under CMake."""
 
+QUIET_S = 30.0
+"""Longest silence of a step where the output is no terminal."""
+
 CAUSES = re.compile(
     r"DO NOT MATCH THE HASHES|No space left on device|Killed signal terminated program|CMake Error"
     r"|\berror\s*(#\d+|C\d+)?: |^#error\b|undefined reference to|cannot find -l|multiple definition of"
@@ -85,30 +88,33 @@ class Steps:
             raise BuildError(f"{name}: {first_error(said)}; log: {self.log}")
 
     def _progress(self, start: int) -> Callable[[], None]:
-        """Reads what the log gained and shows the last per cent in it."""
-        position, shown = start, -1
+        """Reads what the log gained; shows its last per cent, and that time passes."""
+        position, percent, shown = start, -1, -1
+        terminal = self._stream.isatty()
+        step, pause_s = (1, 1.0) if terminal else (10, QUIET_S)
+        next_sign = time.monotonic() + pause_s
 
         def look() -> None:
-            nonlocal position, shown
+            nonlocal position, percent, shown, next_sign
             with self.log.open("rb") as log:
                 log.seek(position)
                 text = log.read()
-                # A line cut short is left for the next look.
-                text = text[: text.rfind(b"\n") + 1]
+            # A line cut short is left for the next look.
+            text = text[: text.rfind(b"\n") + 1]
             position += len(text)
-            value = max((int(number) for number in PERCENT.findall(text)), default=-1)
-            step = 1 if self._stream.isatty() else 10
-            if value // step > shown // step:
-                shown = value
-                self._percent(value)
+            percent = max((int(number) for number in PERCENT.findall(text)), default=percent)
+            if percent // step > shown // step or time.monotonic() >= next_sign:
+                shown, next_sign = percent, time.monotonic() + pause_s
+                self._sign(percent, terminal)
 
         return look
 
-    def _percent(self, value: int) -> None:
-        """On a terminal the line is rewritten; elsewhere each tenth gets one."""
-        self._line_open = self._stream.isatty()
-        start, end = ("\r", "") if self._line_open else ("", "\n")
-        print(f"{start}{self._clock()}   {value:3d} %", end=end, file=self._stream, flush=True)
+    def _sign(self, percent: int, terminal: bool) -> None:
+        """On a terminal the line is rewritten; elsewhere each sign of life gets one."""
+        self._line_open = terminal
+        start, end = ("\r", "") if terminal else ("", "\n")
+        text = f"{percent:3d} %" if percent >= 0 else "…"
+        print(f"{start}{self._clock()}   {text}", end=end, file=self._stream, flush=True)
 
     def _end_line(self) -> None:
         if self._line_open:

@@ -32,6 +32,8 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
             raise UserError(f"model.kwargs={spec.kwargs}: {spec.factory} failed: {one_line(error)}") from error
     if not isinstance(model, nn.Module):
         raise UserError(f"model.factory={spec.factory}: returned a {type(model).__name__}, not a torch.nn.Module")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UserError(f"model.factory={spec.factory}: its model has no trainable parameter")
     return model.train()
 
 
@@ -57,7 +59,7 @@ def loss_of_model(model: Callable[..., Any], batch: Any) -> Tensor:
     return loss
 
 
-def mlp(inputs: int = 64, width: int = 512, depth: int = 6, classes: int = 10) -> nn.Module:
+def mlp(inputs: int = 64, width: int = 256, depth: int = 5, classes: int = 10) -> nn.Module:
     """`depth` linear layers with ReLU between them. Input: (n, …) of `inputs` numbers; output: (n, classes)."""
     sizes = [inputs, *[width] * (depth - 1), classes]
     layers: list[nn.Module] = [nn.Flatten()]
@@ -66,7 +68,7 @@ def mlp(inputs: int = 64, width: int = 512, depth: int = 6, classes: int = 10) -
     return nn.Sequential(*layers[:-1])
 
 
-def digits_net(width: int = 32) -> nn.Module:
+def digits_net(width: int = 16) -> nn.Module:
     """Two convolutions and two linear layers for the digits set. Input: (n, 1, 8, 8); output: (n, 10)."""
     return nn.Sequential(
         nn.Conv2d(1, width, 3, padding=1),

@@ -7,9 +7,7 @@ from composing import resolved
 
 from benches.errors import UserError
 
-MODELS = (
-    "bert_base, custom, digits, gpt2_small, inception_v3, mlp, resnet101, resnet18, resnet18_64, resnet50, vgg16"
-)
+MODELS = "bert_base, custom, digits, gpt2_small, inception_v3, mlp, resnet101, resnet18, resnet18_64, resnet50, vgg16"
 LOCAL = "study.contestants.base.engine=local"
 
 REFUSED = {
@@ -103,9 +101,7 @@ REFUSED = {
     ),
     ("device=cuda",): "device=cuda: torch sees no GPU here; choices: auto, cpu",
     ("experiment=gpu",): "device=cuda: torch sees no GPU here; choices: auto, cpu",
-    ("cluster.ranks_per_node=auto",): (
-        "cluster.ranks_per_node=auto: counts GPUs, and device is cpu; name a number"
-    ),
+    ("cluster.ranks_per_node=auto",): ("cluster.ranks_per_node=auto: counts GPUs, and device is cpu; name a number"),
     ("cluster.ranks_per_node=4",): (
         "cluster.ranks_per_node=4: 4 ranks x 1 threads need 4 cores, and 2 may be used; fewer ranks, "
         "or allow_oversubscribe=true"
@@ -168,10 +164,11 @@ REFUSED = {
     ("experiment=smoke", "study.contestants.ddp-gloo.transport=mpi"): (
         "study.contestants.ddp-gloo.transport=mpi: engine ddp does not take it; choices: gloo, nccl"
     ),
-    ("engine=local",): "study.contestants: nothing is left to run; engine local takes cluster.ranks_per_node=1",
-    ("study.max_cases=5", "study.axes.seed=[1,2,3]"): (
-        "study.max_cases=5: up to 6 cases; narrow an axis, or raise it"
+    ("~study.contestants",): (
+        "study.contestants={}: nothing is left to run; name one: study.contestants.NAME.engine=ENGINE"
     ),
+    ("engine=local",): "study.contestants: nothing is left to run; engine local takes cluster.ranks_per_node=1",
+    ("study.max_cases=5", "study.axes.seed=[1,2,3]"): ("study.max_cases=5: up to 6 cases; narrow an axis, or raise it"),
     ("study.reference.engine=local",): (
         "study.reference={engine: local}: no contestant matches; ~study.reference drops it"
     ),

@@ -78,7 +78,9 @@ def test_an_experiment_wins_over_the_files_and_the_command_line_over_it() -> Non
 
 def test_a_typed_value_replaces_an_axis() -> None:
     found = study("experiment=smoke", "model=mlp", "cluster.ranks_per_node=[2]")
-    assert {tuple(one.point.items()) for one in found.contestants} == {(("model", "mlp"), ("cluster.ranks_per_node", 2))}
+    assert {tuple(one.point.items()) for one in found.contestants} == {
+        (("model", "mlp"), ("cluster.ranks_per_node", 2))
+    }
     assert "local" not in names(found)
     assert {one.case.model.name for one in study("experiment=smoke", "model=[mlp,digits]").contestants} == {
         "mlp",
@@ -253,7 +255,7 @@ class TestOnesOwnConf:
                 "# @package _global_\nstudy: {axes: {cluster.nodes: [1], cluster: {nodes: [2]}}}\n",
                 "study.axes.cluster.nodes=[1]: cluster.nodes is a dotted key in a mapping; write it nested",
             ),
-            ("# @package _global_\nstudy: {contestants: [ddp]}\n", "study.contestants=[ddp]: takes a mapping"),
+            ("# @package _global_\nstudy: {contestants: [ddp]}\n", None),
             ("# @package _global_\nseed: ${nope}\n", None),
             ("# @package _global_\ndefaults: [{override /model: nope}]\n", None),
             ("# @package _global_\nseed: [\n", None),

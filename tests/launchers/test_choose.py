@@ -12,7 +12,6 @@ from launchers import choose
 from launchers.spec import LaunchSpec, Mpi
 from launchers.tools import Packages, Tools
 
-
 ALL = Packages(torch=True, horovod=True, libraries=())
 
 

@@ -1,0 +1,100 @@
+"""One contract for every engine and transport, on real ranks: parity, world size, untouched learning rate, a clean end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import launch_case, make_case
+
+from benches import record
+from launchers import choose, direct
+from launchers.processes import members
+from launchers.supervise import Launch
+
+CELLS = [("ddp", "gloo"), ("horovod", "gloo"), ("horovod", "mpi")]
+ADAM_BF16: dict[str, Any] = {"optimizer": {"name": "adam", "lr": 0.001}, "precision": "bf16"}
+CHECKS = ["initial_weights", "reduction", "projection", "local", "buffers", "weights", "samples"]
+
+
+@pytest.fixture
+def tokens(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Tokens of the launches that were started."""
+    seen: list[str] = []
+    original = Launch.start
+
+    def start(self: Launch) -> None:
+        seen.append(self.token)
+        original(self)
+
+    monkeypatch.setattr(Launch, "start", start)
+    return seen
+
+
+def check_record(header: record.Header, out: Path) -> None:
+    assert header.status == "ok", (header.reason, header.log_tail)
+    assert header.parity is not None
+    assert header.parity.passed
+    assert [check.name for check in header.parity.checks] == CHECKS
+    assert header.world_size == header.case.cluster.world_size
+    samples = record.read_samples(out).to_pandas()
+    ranks = header.world_size
+    assert sorted(samples["rank"].unique()) == list(range(ranks))
+    assert (samples["kind"] == "step").sum() == ranks * header.case.block_steps
+    assert (samples["kind"] == "block").sum() == ranks
+    assert (samples["seconds"] > 0).all()
+    assert (out / "command.sh").read_text().strip() == header.command
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize(("engine", "transport"), CELLS)
+def test_contract(
+    engine: str, transport: str, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: list[str]
+) -> None:
+    changes = ADAM_BF16 if ranks % 2 else {}
+    header, out = launch_case(make_case(engine, transport, ranks, **changes), tmp_path, monkeypatch)
+    check_record(header, out)
+    assert header.effective["buckets_rebuilt" if engine == "ddp" else "controller"]
+    assert tokens
+    assert not any(members(token) for token in tokens)
+
+
+def test_local_is_one_bare_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header, out = launch_case(make_case("local", None, 1, **ADAM_BF16), tmp_path, monkeypatch)
+    check_record(header, out)
+    assert header.parity is not None
+    assert header.parity.error == 0
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize(("engine", "transport"), CELLS)
+def test_fp16_with_a_gradient_scaler(
+    engine: str, transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header, out = launch_case(make_case(engine, transport, 2, precision="fp16"), tmp_path, monkeypatch)
+    check_record(header, out)
+
+
+def test_unused_parameter_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = {"name": "unused", "factory": "zoo:Unused", "batch": "zoo:pictures", "loss": "zoo:cross_entropy"}
+    header, _ = launch_case(make_case("ddp", "gloo", 2, model=model), tmp_path, monkeypatch)
+    assert header.status == "failed"
+    assert header.reason is not None
+    assert "ddp.find_unused_parameters=false: 1 parameters get no gradient, such as idle" in header.reason
+
+
+def test_unused_parameter_is_fine_where_ddp_looks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = {"name": "unused", "factory": "zoo:Unused", "batch": "zoo:pictures", "loss": "zoo:cross_entropy"}
+    case = make_case("ddp", "gloo", 2, model=model, ddp={"find_unused_parameters": True})
+    check_record(*launch_case(case, tmp_path, monkeypatch))
+
+
+@pytest.mark.horovod
+def test_ranks_that_do_not_find_each_other_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under an mpirun of another MPI than Horovod's: each rank believes that it is alone."""
+    monkeypatch.setattr(choose, "command", lambda case, spec, tools: direct.command(spec))
+    header, _ = launch_case(make_case("horovod", "mpi", 2), tmp_path, monkeypatch)
+    assert header.status == "failed"
+    assert "world size 1 where 2 was asked for" in str(header.reason)

@@ -25,12 +25,6 @@ class Estimate:
         """The same in another unit; `factor` > 0."""
         return Estimate(self.value * factor, self.low * factor, self.high * factor, self.level, self.n, unit)
 
-    def inverse(self, unit: str) -> Estimate:
-        """One over it; value and bounds must be positive (an infinite bound becomes 0, and 0 infinite)."""
-        low = 1 / self.high
-        high = 1 / self.low if self.low else math.inf
-        return Estimate(1 / self.value, low, high, self.level, self.n, unit)
-
     def plain(self) -> dict[str, Any]:
         """The mapping of `--json`; what is not finite becomes null, for JSON has no infinity."""
         return {key: _finite(value) for key, value in asdict(self).items()}

@@ -62,6 +62,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     sample: str
     """Unit of throughput."""
     samples_per_s: float
+    """At the median step time."""
     peak_memory_mb: float
     """Peak resident memory of the process (CPU) or allocated device memory (CUDA)."""
 
@@ -98,6 +99,7 @@ def _time(step: Callable[[int], object], device: torch.device, until: float) -> 
 def _cost(case: Case, device: torch.device, model: nn.Module, seconds: list[float]) -> Cost:
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     largest = max(trainable, key=lambda name: _bytes(trainable[name]))
+    step_time_s = statistics.median(seconds)
     samples_per_step = case.data.per_rank_batch * case.model.samples_per_item
     return Cost(
         model=case.model.name,
@@ -114,10 +116,10 @@ def _cost(case: Case, device: torch.device, model: nn.Module, seconds: list[floa
         dtypes=sorted({str(p.dtype).removeprefix("torch.") for p in trainable.values()}),
         without_gradient=[name for name, p in trainable.items() if p.grad is None],
         steps=len(seconds),
-        step_time_s=statistics.median(seconds),
+        step_time_s=step_time_s,
         samples_per_step=samples_per_step,
         sample=case.model.sample,
-        samples_per_s=throughput([samples_per_step] * len(seconds), seconds),
+        samples_per_s=throughput([samples_per_step], [step_time_s]),
         peak_memory_mb=_peak_memory_mb(device),
     )
 

@@ -25,6 +25,8 @@ INTEL = re.compile(r"Intel\(R\) MPI Library.*?Version (\S+)")
 
 # Looks for files instead of importing: torch alone takes seconds.
 PROBE = """
+import sys
+sys.path = [folder for folder in sys.path if folder]  # a file in the user's folder may bear the name of any module
 import importlib.util, json, pathlib
 def files(package, pattern):
     spec = importlib.util.find_spec(package)

@@ -10,17 +10,16 @@ from collections.abc import Iterator
 from benches.install import BuildError
 from benches.install.steps import Steps, first_error
 from launchers import horovodrun, mpirun
-from launchers.spec import Command, LaunchSpec, Mpi
+from launchers.spec import Command, LaunchSpec
 from launchers.supervise import CHECKOUT, run
 from launchers.tools import Tools
 
 RANKS = 2
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 
-def commands(mpi: Mpi, transports: list[str]) -> Iterator[tuple[str, Command]]:
+def commands(transports: list[str], tools: Tools) -> Iterator[tuple[str, Command]]:
     """The command of each transport's proof."""
-    program = Tools().horovodrun(sys.executable) or ("horovodrun",)
     for transport in transports:
         spec = LaunchSpec(
             python=sys.executable,
@@ -31,12 +30,15 @@ def commands(mpi: Mpi, transports: list[str]) -> Iterator[tuple[str, Command]]:
             yield_when_idle=True,
             as_root=os.geteuid() == 0,
         )
-        yield transport, mpirun.command(spec, mpi) if transport == "mpi" else horovodrun.command(spec, program)
+        if transport == "mpi":
+            yield transport, mpirun.command(spec, tools.mpi(sys.executable))
+        else:
+            yield transport, horovodrun.command(spec, tools.horovodrun(sys.executable))
 
 
-def prove(mpi: Mpi, transports: list[str], steps: Steps) -> None:
+def prove(transports: list[str], steps: Steps) -> None:
     """Raises BuildError where two ranks do not get the right sum over each transport."""
-    for transport, command in commands(mpi, transports):
+    for transport, command in commands(transports, Tools()):
         steps.say(f"prove: all-reduce of {RANKS} ranks over {transport}")
         log = steps.work / f"proof-{transport}.log"
         outcome = run(command, log=log, limit_s=LIMIT_S, token=uuid.uuid4().hex)

@@ -26,11 +26,11 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def verify(archive: Path, sha256: str = SHA256) -> None:
+def verify(archive: Path) -> None:
     """Raises BuildError where the archive is not the pinned one."""
     found = digest(archive)
-    if found != sha256:
-        raise BuildError(f"{archive}: SHA-256 {found} is not the pinned {sha256}; nothing of it was run")
+    if found != SHA256:
+        raise BuildError(f"{archive}: SHA-256 {found} is not the pinned {SHA256}; nothing of it was run")
 
 
 def fetch(cache: Path, env: Mapping[str, str], steps: Steps) -> Path:

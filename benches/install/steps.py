@@ -79,7 +79,9 @@ class Steps:
         start = self.log.stat().st_size
         unset = [word for name in sorted(os.environ.keys() - env.keys()) for word in ("-u", name)]
         command = Command(("env", *unset, *argv), env, str(self.work))
-        outcome = run(command, log=self.log, limit_s=limit_s, token=uuid.uuid4().hex, tick=self._progress(start))
+        look = self._progress(start)
+        outcome = run(command, log=self.log, limit_s=limit_s, token=uuid.uuid4().hex, tick=look)
+        look()
         self._end_line()
         if outcome.status == "timeout":
             raise BuildError(f"{name}: {outcome.reason}; log: {self.log}")

@@ -15,37 +15,49 @@ PACKAGES = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-c
 
 
 @dataclass(frozen=True)
-class Nccl:
-    """The NCCL that torch uses, which Horovod shall use too."""
+class CudaPlan:
+    """What a build with NCCL needs."""
 
-    folder: Path
-    """Holds `include/nccl.h` and `lib/libnccl.so.2`."""
-    version: str
+    flavour: str
+    """Versions of NCCL and CUDA, and the compute capabilities, in words."""
+    nccl: Path
+    """Folder of the NCCL that torch uses, which Horovod shall use too: `include/nccl.h`, `lib/libnccl.so.2`."""
+    packages: tuple[str, ...]
+    """What pip fetches to compile with; none where `home` names a toolkit."""
+    home: Path | None
+    """A toolkit of the user's, from CUDA_HOME."""
+    arches: tuple[int, ...]
+    """Compute capabilities × 10."""
 
 
-def requirements(torch: TorchKit, shell: Mapping[str, str]) -> list[str]:
-    """What pip must fetch to compile for this torch: nothing where CUDA_HOME names a toolkit.
+def plan_gpu(torch: TorchKit, site: Path, shell: Mapping[str, str]) -> CudaPlan:
+    """Raises UserError, which says what is lacking and the remedy, where NCCL cannot be built for this torch.
 
-    Raises UserError where there is no way.
+    `site`: where the pip packages of this environment lie.
     """
     if torch.cuda is None:
         raise UserError(f"--gpu: torch {torch.version} is a CPU build; install a CUDA build of it, or leave out --gpu")
-    if shell.get("CUDA_HOME"):
-        if not (Path(shell["CUDA_HOME"]) / "bin" / "nvcc").exists():
-            raise UserError(f"CUDA_HOME={shell['CUDA_HOME']}: holds no bin/nvcc; unset it, or name a whole toolkit")
-        return []
-    major, minor = torch.cuda.split(".")[:2]
+    home = Path(shell["CUDA_HOME"]) if shell.get("CUDA_HOME") else None
+    if home and not (home / "bin" / "nvcc").exists():
+        raise UserError(f"CUDA_HOME={home}: holds no bin/nvcc; unset it, or name a whole toolkit")
+    packages = () if home else _packages(torch.version, torch.cuda)
+    nccl = Path(shell.get("HOROVOD_NCCL_HOME") or site / "nvidia" / "nccl")
+    arches = ",".join(map(str, torch.arches))
+    flavour = f"nccl {_nccl_version(nccl)}, CUDA {torch.cuda}, compute capabilities {arches}"
+    return CudaPlan(flavour, nccl, packages, home, torch.arches)
+
+
+def _packages(torch: str, cuda: str) -> tuple[str, ...]:
+    major, minor = cuda.split(".")[:2]
     if int(major) < 13:
         raise UserError(
-            f"--gpu: pip has no nvcc for CUDA {torch.cuda}, which torch {torch.version} was built for; "
+            f"--gpu: pip has no nvcc for CUDA {cuda}, which torch {torch} was built for; "
             "set CUDA_HOME to a toolkit of that version"
         )
-    return [f"{package}=={major}.{minor}.*" for package in PACKAGES]
+    return tuple(f"{package}=={major}.{minor}.*" for package in PACKAGES)
 
 
-def find_nccl(site: Path, shell: Mapping[str, str]) -> Nccl:
-    """torch's own NCCL: its pip package in `site`, or HOROVOD_NCCL_HOME. Raises UserError where there is none."""
-    folder = Path(shell.get("HOROVOD_NCCL_HOME") or site / "nvidia" / "nccl")
+def _nccl_version(folder: Path) -> str:
     header = folder / "include" / "nccl.h"
     if not header.exists():
         raise UserError(
@@ -53,18 +65,13 @@ def find_nccl(site: Path, shell: Mapping[str, str]) -> Nccl:
             "or set HOROVOD_NCCL_HOME to the NCCL that it uses"
         )
     numbers = dict(re.findall(r"^#define\s+NCCL_(MAJOR|MINOR|PATCH)\s+(\d+)", header.read_text(), re.MULTILINE))
-    return Nccl(folder, ".".join(numbers.get(part, "?") for part in ("MAJOR", "MINOR", "PATCH")))
+    return ".".join(numbers.get(part, "?") for part in ("MAJOR", "MINOR", "PATCH"))
 
 
-def flavour(torch: TorchKit, nccl: Nccl) -> str:
-    """Of a build with NCCL, in words."""
-    return f"nccl {nccl.version}, CUDA {torch.cuda}, compute capabilities {','.join(map(str, torch.arches))}"
-
-
-def assemble(work: Path, tools: Path, nccl: Nccl, torch: TorchKit, shell: Mapping[str, str]) -> dict[str, str]:
-    """Variables that make the build one for NCCL, with CUDA_HOME's toolkit or one laid out in `work` from `tools`."""
-    home = shell.get("CUDA_HOME") or str(lay_out(work / "cuda", sorted((tools / "nvidia").glob("cu*"))))
-    libraries = lay_out(work / "nccl", [nccl.folder])
+def assemble(work: Path, tools: Path, cuda: CudaPlan) -> dict[str, str]:
+    """Variables that make the build one for NCCL, with the user's toolkit or one laid out in `work` from `tools`."""
+    home = str(cuda.home or lay_out(work / "cuda", sorted((tools / "nvidia").glob("cu*"))))
+    libraries = lay_out(work / "nccl", [cuda.nccl])
     return {
         "HOROVOD_GPU_OPERATIONS": "NCCL",
         "HOROVOD_CUDA_HOME": home,
@@ -73,7 +80,7 @@ def assemble(work: Path, tools: Path, nccl: Nccl, torch: TorchKit, shell: Mappin
         "HOROVOD_NCCL_INCLUDE": str(libraries / "include"),
         "HOROVOD_NCCL_LIB": str(libraries / "lib64"),
         "HOROVOD_NCCL_LINK": "SHARED",
-        "HOROVOD_BUILD_CUDA_CC_LIST": ",".join(map(str, torch.arches)),
+        "HOROVOD_BUILD_CUDA_CC_LIST": ",".join(map(str, cuda.arches)),
     }
 
 

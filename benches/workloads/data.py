@@ -6,7 +6,6 @@ So one process can make any rank's batch of any step again: the parity gate live
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, TensorDataset
 
+from benches.agent import die_with_parent
 from benches.errors import UserError
 from benches.spec import Case, ModelSpec
 from benches.workloads import datasets
@@ -23,6 +23,10 @@ from benches.workloads.references import load, one_line
 
 POOL = 8
 """Distinct synthetic batches of a rank. Step s takes batch s mod 8, so that no step waits for one to be drawn."""
+
+START = "spawn"
+"""How loader processes start. A fork would carry the engine's threads, MPI and CUDA along; those of a fork server would
+outlive a rank that is killed, for they hold the server open and watch it instead of the rank."""
 
 
 class Batches(Protocol):
@@ -178,8 +182,14 @@ class Loaded:
             batch_sampler=_Ahead(self.indices, first_step),
             num_workers=self._workers,
             pin_memory=self._device.type == "cuda",
-            multiprocessing_context=_forkserver() if self._workers else None,
+            multiprocessing_context=START if self._workers else None,
+            worker_init_fn=_follow_rank,
         )
+
+
+def _follow_rank(_worker: int) -> None:
+    """Let a loader process end at once when its rank is killed; torch's own look takes seconds."""
+    die_with_parent()
 
 
 class _Ahead(Sampler[list[int]]):
@@ -193,13 +203,6 @@ class _Ahead(Sampler[list[int]]):
         while True:
             yield self._indices(step)
             step += 1
-
-
-def _forkserver() -> Any:
-    """Start method of the loader's processes: a fork would carry the engine's threads, MPI and CUDA along."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    return context
 
 
 @lru_cache(maxsize=1)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -233,6 +238,39 @@ def test_loader_processes_give_the_same_batches(pictures: Path) -> None:
     batches = prepared(case_, 1, 2, 5)
     for step in range(5):
         assert equal(batches(step), batch_for(case_, 1, 2, step, CPU))
+
+
+READER = """
+import sys, time, torch
+from test_data import CPU, on_disk, prepared
+if __name__ == "__main__":
+    batches = prepared(on_disk(sys.argv[1], workers=1), 0, 2, 9)
+    batches(0)
+    print("reading", flush=True)
+    time.sleep(300)
+"""
+
+
+def test_no_loader_process_outlives_a_killed_rank(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    script = tmp_path_factory.mktemp("reader") / "reader.py"
+    script.write_text(READER)
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parents[1])])
+    command = [sys.executable, str(script), str(pictures)]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True) as rank:
+        assert rank.stdout is not None
+        watchdog = threading.Timer(120, rank.kill)
+        watchdog.start()
+        try:
+            assert rank.stdout.readline() == "reading\n"
+            loaders = psutil.Process(rank.pid).children(recursive=True)
+            lines = [p.cmdline() for p in loaders]
+        finally:
+            rank.kill()
+            watchdog.cancel()
+    assert any("spawn_main" in " ".join(p) for p in lines)
+    _, alive = psutil.wait_procs([p for p in loaders if p.is_running()], timeout=8)
+    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
 
 def test_pictures_are_what_torchvision_takes_for_one() -> None:

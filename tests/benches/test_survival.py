@@ -95,7 +95,7 @@ class Driver:
         self.results = results
         self.log = results / "driver.log"
         results.mkdir(parents=True, exist_ok=True)
-        argv = [sys.executable, "-m", "benches.cli", "run", f"results={results}", "allow_oversubscribe=true", *words]
+        argv = [sys.executable, "-m", "benches", "run", f"results={results}", "allow_oversubscribe=true", *words]
         typed = {word.partition("=")[0] for word in words}
         model = {f"model.{key}": value for key, value in MIXED.items() if key != "name"}
         own = [f"{key}={value}" for key, value in model.items() if key not in typed]

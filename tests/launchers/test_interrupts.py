@@ -75,7 +75,7 @@ def test_a_signal_ends_the_launch_cleanly(number: signal.Signals, driver: Driver
     driver.process.send_signal(number)
     out, err, took_s = driver.end()
     assert (out, err, driver.process.returncode) == (f"interrupted interrupted by {number.name}", "", 0)
-    assert took_s < 3
+    assert took_s < 10
 
 
 def test_one_signal_gives_three_seconds_to_what_does_not_listen(driver: Driver) -> None:

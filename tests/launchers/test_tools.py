@@ -118,6 +118,14 @@ def test_what_an_environment_holds(tmp_path: Path) -> None:
     assert (bare.torch, bare.horovod, bare.libraries) == (False, False, ())
 
 
+def test_a_file_in_the_folder_one_calls_from_does_not_mislead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("json", "torch", "horovod"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not this one')")
+    expected = Tools().packages(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    assert Tools().packages(sys.executable) == expected
+
+
 def test_horovodrun_beside_the_interpreter_or_as_a_module(tmp_path: Path) -> None:
     python = fake_python(tmp_path / "bin/python")
     assert Tools().horovodrun(python) == (python, "-m", "horovod.runner.launch")

@@ -1,0 +1,16 @@
+"""Markers that all tests share. On CI nothing that a marker asks for may be missing."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import pytest
+
+BUILD = "Horovod is not here; build it with `ringduel install-horovod`"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """`horovod`: needs an importable Horovod."""
+    if item.get_closest_marker("horovod") and find_spec("horovod") is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(BUILD)

@@ -25,6 +25,8 @@ from launchers.tools import Tools
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 LOG_TAIL_LINES = 25
+FABRIC = ("NCCL_", "UCX_", "FI_", "OMPI_MCA_", "GLOO_")
+"""Variables of the network under an engine: from the user's shell they reach every rank of every contestant alike."""
 GIVE_UP_AFTER = 2
 """Launches of one case that may fail in succession; then the rest of them is left out."""
 
@@ -158,7 +160,10 @@ def environment(case: Case) -> dict[str, str]:
     # Ours first, so that a user's `analysis/` cannot shadow it; last the folder one calls from, for one's own model.
     own = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     path = os.pathsep.join(dict.fromkeys([str(CHECKOUT), *own, str(Path.cwd())]))
-    return {**dict.fromkeys(names, threads), "PYTHONPATH": path, "PYTHONSAFEPATH": "1", **case.cluster.env}
+    ours = {**dict.fromkeys(names, threads), "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    # Named one by one, since launchers differ in what they hand on: mpirun needs names, horovodrun replaces one of them.
+    fabric = {name: value for name, value in os.environ.items() if name.startswith(FABRIC)}
+    return {**fabric, **ours, **case.cluster.env}
 
 
 def supervised(command: Command) -> Command:

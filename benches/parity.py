@@ -55,19 +55,38 @@ def gamma(operations: int, dtype: torch.dtype) -> float:
     return ku / (1 - ku)
 
 
-def reduction_error(delivered: torch.Tensor, gradients: list[torch.Tensor]) -> tuple[float, float]:
+@dataclass(frozen=True)
+class Mean:
+    """Float64 mean of the ranks' gradients of one tensor, and the mean of their magnitudes, of the same shape."""
+
+    ranks: int
+    value: torch.Tensor
+    magnitude: torch.Tensor
+
+    @classmethod
+    def of(cls, gradients: list[torch.Tensor]) -> Mean:
+        value = gradients[0].to(torch.float64, copy=True)
+        magnitude = value.abs()
+        for gradient in gradients[1:]:
+            term = gradient.to(torch.float64, copy=True)
+            value = value.add_(term)
+            magnitude = magnitude.add_(term.abs_())
+        return cls(len(gradients), value.div_(len(gradients)), magnitude.div_(len(gradients)))
+
+
+def reduction_error(delivered: torch.Tensor, mean: Mean) -> tuple[float, float]:
     """Largest |delivered - mean| in units of the mean magnitude sum|g_i|/n, and its bound γ(n+1).
 
-    `delivered` and each of the n `gradients` have one shape. The bound is that of a sum of n terms and one division,
-    relative to the magnitudes summed and not to the result, which may cancel.
+    The bound is that of a sum of n terms and one division, relative to the magnitudes summed and not to the result,
+    which may cancel.
     """
-    stack = torch.stack([gradient.double() for gradient in gradients])
-    mean, magnitude = stack.mean(0), stack.abs().mean(0)
+    kind = torch.finfo(delivered.dtype)
     # A division before the sum may fall below the normal numbers, where rounding is absolute.
-    underflow = len(gradients) * torch.finfo(delivered.dtype).smallest_normal * torch.finfo(delivered.dtype).eps
-    excess = ((delivered.double() - mean).abs() - underflow).clamp(min=0)
-    relative = torch.where(excess > 0, excess / magnitude, excess)
-    return float(relative.max()) if relative.numel() else 0.0, gamma(len(gradients) + 1, delivered.dtype)
+    underflow = mean.ranks * kind.smallest_normal * kind.eps
+    excess = (delivered.double().sub_(mean.value)).abs_().sub_(underflow).clamp_(min=0)
+    # Where nothing was summed, 0 / 0 is no error; anything else stays infinite.
+    relative = (excess / mean.magnitude).masked_fill_((excess == 0) & (mean.magnitude == 0), 0)
+    return float(relative.max()) if relative.numel() else 0.0, gamma(mean.ranks + 1, delivered.dtype)
 
 
 @dataclass
@@ -82,13 +101,13 @@ class Projection:
     square: float = 0.0
     variance: float = 0.0
 
-    def add(self, delivered: torch.Tensor, gradients: list[torch.Tensor]) -> None:
-        stack = torch.stack([gradient.double() for gradient in gradients])
-        mean, magnitude = stack.mean(0), stack.abs().mean(0)
-        self.inner += float((delivered.double() * mean).sum())
-        self.square += float((mean * mean).sum())
-        roundings = (len(gradients) + 1) * unit_roundoff(delivered.dtype) ** 2
-        self.variance += roundings * float(((mean * magnitude) ** 2).sum())
+    def add(self, delivered: torch.Tensor, mean: Mean) -> None:
+        """Take in one tensor."""
+        value = mean.value.view(-1)
+        self.inner += float(delivered.double().view(-1).dot(value))
+        self.square += float(value.dot(value))
+        weight = value * mean.magnitude.view(-1)
+        self.variance += (mean.ranks + 1) * unit_roundoff(delivered.dtype) ** 2 * float(weight.dot(weight))
 
     def result(self) -> tuple[float, float]:
         """|projection - 1| and its bound."""
@@ -185,8 +204,10 @@ class _Gate:
                 continue
             gathered = self.engine.gather(own.get(name, torch.zeros_like(parameter)))
             delivered = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-            worst.see(*reduction_error(delivered, gathered), f"{name}, rank {self.engine.rank}")
-            projection.add(delivered, gathered)
+            # One memory layout for all, or sums over two tensors would pair other elements (channels_last).
+            mean = Mean.of([gradient.contiguous() for gradient in gathered])
+            worst.see(*reduction_error(delivered.contiguous(), mean), f"{name}, rank {self.engine.rank}")
+            projection.add(delivered.contiguous(), mean)
         seen = Worst("projection")
         seen.see(*projection.result(), f"rank {self.engine.rank}")
         return worst, seen

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benches.parity import Projection, Worst, gamma, reduction_error, sample_ranks
+from benches.parity import Mean, Projection, Worst, gamma, sample_ranks
+from benches.parity import reduction_error as error_of_mean
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -28,9 +29,13 @@ def ring_mean(gradients: list[torch.Tensor], divide_first: bool, order: list[int
     return total if divide_first else total / n
 
 
+def reduction_error(delivered: torch.Tensor, gradients: list[torch.Tensor]) -> tuple[float, float]:
+    return error_of_mean(delivered, Mean.of(gradients))
+
+
 def projection(delivered: torch.Tensor, gradients: list[torch.Tensor]) -> tuple[float, float]:
     found = Projection()
-    found.add(delivered, gradients)
+    found.add(delivered, Mean.of(gradients))
     return found.result()
 
 

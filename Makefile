@@ -1,6 +1,9 @@
 # make compare       Horovod or DDP? A real comparison on this machine's CPU
 # make compare-gpu   the same on every visible GPU, Horovod built with NCCL
 # make test          lint, then all tests
+# make fidelity      is our step as fast as a bare script's? About 15 minutes; ARGS=--quick for a try
+# make hook-cost     what our Python hook adds to a step; ARGS='study.launches=3' for a try
+# make gpu-check     on one GPU: builds Horovod with NCCL, runs both engines, prints their records; ARGS=--dry-run
 # make clean         remove the environment and caches; results stay
 #
 # The first run makes .venv and builds Horovod for the torch in it. No root is needed.
@@ -11,13 +14,14 @@ TORCH ?= torch torchvision
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip
+# Bytecode is compiled when a module is first imported: most of the environment never is.
+INSTALL := $(BIN)/python -m pip install --no-compile
 
 # torchvision pins torch: as an extra it would replace a torch that was installed without it.
 comma := ,
-EXTRAS := dev,data,text$(if $(findstring torchvision,$(TORCH)),$(comma)vision)
+EXTRAS := data,mpi$(if $(findstring torchvision,$(TORCH)),$(comma)vision)
 
-.PHONY: compare compare-gpu test lint clean
+.PHONY: compare compare-gpu test lint fidelity hook-cost gpu-check clean
 .DELETE_ON_ERROR:
 
 compare: $(VENV)/.horovod
@@ -29,10 +33,20 @@ compare-gpu: $(VENV)/.horovod-nccl
 test: lint $(VENV)/.horovod
 	$(BIN)/python -m pytest
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.developed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+fidelity: $(VENV)/.horovod
+	$(BIN)/python -m benches.checks.fidelity $(ARGS)
+
+hook-cost: $(VENV)/.installed
+	$(BIN)/python -m benches.checks.hook_cost $(ARGS)
+
+# It builds Horovod itself, since that is a part of what it checks.
+gpu-check: $(VENV)/.installed
+	$(BIN)/python -m benches.checks.gpu_check --force $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -42,11 +56,15 @@ clean:
 $(VENV)/.torch:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "PYTHON=$(PYTHON): Python 3.10 or later is needed")'
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install $(TORCH)
+	$(INSTALL) $(TORCH)
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/.torch
-	$(PIP) install -e '.[$(EXTRAS)]'
+	$(INSTALL) -e '.[$(EXTRAS)]'
+	@touch $@
+
+$(VENV)/.developed: pyproject.toml | $(VENV)/.installed
+	$(INSTALL) -e '.[dev,text]'
 	@touch $@
 
 $(VENV)/.horovod: | $(VENV)/.installed

@@ -27,6 +27,7 @@ def build(summary: Summary) -> Document:
 def _sections(summary: Summary) -> Iterator[Section]:
     yield Section("Verdict", [Bullets(headline.headlines(summary))])
     yield Section("Results", [*_tables(summary), *_pictures(summary)])
+    yield Section("All-reduce", _curves(summary))
     yield Section("Comparisons", [grids.comparisons(summary)] if summary.comparisons else [])
     yield Section("Failures", [grids.failures(summary)] if summary.failures else [])
     yield Section("Warnings", _warnings(summary))
@@ -48,6 +49,15 @@ def _pictures(summary: Summary) -> list[Part]:
     ratios = f"Ratio of step times to the reference with intervals and the margin. {found}"
     pictures = [Picture("step_times", plots.step_times(summary), steps)]
     return [*pictures, *([Picture("ratios", plots.ratios(summary), ratios)] if summary.comparisons else [])]
+
+
+def _curves(summary: Summary) -> list[Part]:
+    tables = grids.curves(summary)
+    if not tables:
+        return []
+    shown = "Bus bandwidth of the all-reduce against the size of its message, one line a contestant."
+    picture = Picture("allreduce", plots.curves(summary), shown)
+    return [*tables, Bullets(list(grids.CURVE_LEGEND)), picture]
 
 
 def _warnings(summary: Summary) -> list[Part]:

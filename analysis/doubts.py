@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis import compare, marks, stats, table
+from analysis import compare, fairness, marks, stats, table
 from analysis.rows import Row
 from analysis.table import Records
 
@@ -23,6 +23,7 @@ def warnings(
     if any("provisional" in row.marks for row in ranked):
         yield f"fewer than {stats.PROVISIONAL_BELOW} launches: verdicts are provisional; raise study.launches"
     yield from _reference_warnings(records, ranked, references)
+    yield from fairness.differences(records)
     yield from _host_warnings(records)
     yield from _launch_warnings(records.launches.drop_duplicates(["case_id", "launch"]))
     yield from (f"left out: {problem}" for problem in records.problems)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis import words
 from analysis.compare import Comparison
+from analysis.curve import Point
 from analysis.estimate import Estimate
 from analysis.rows import Failure, Row, Summary
 from analysis.table import label
@@ -23,13 +24,16 @@ FORMULA = ("=", "+", "-", "@")
 
 
 def frames(summary: Summary) -> dict[str, pd.DataFrame]:
-    """contestants, comparisons, failures; and launches, the data behind the figure of step times."""
+    """contestants, comparisons, failures; launches, the data behind the figure of step times; allreduce, if it was
+    timed."""
     launches = summary.records.launches.drop(columns=["log_tail", "warnings"])
+    points = [_point(row, point) for row in summary.rows for point in row.curve]
     return {
         "contestants": pd.DataFrame([_contestant(row) for row in summary.rows]),
         "comparisons": pd.DataFrame([_comparison(summary, found) for found in summary.comparisons], columns=COMPARISON),
         "failures": pd.DataFrame([_failure(failure) for failure in summary.failures], columns=FAILURE),
         "launches": launches[launches["status"] != "missing"],
+        **({"allreduce": pd.DataFrame(points)} if points else {}),
     }
 
 
@@ -65,6 +69,12 @@ def _contestant(row: Row) -> dict[str, Any]:
         values |= _estimate(f"efficiency_{name}", row.efficiency.get(name))
     values |= {f"parity_{key}": value for key, value in (row.parity or {}).items()}
     return values | {"marks": " ".join(row.marks)}
+
+
+def _point(row: Row, point: Point) -> dict[str, Any]:
+    estimates = {"time_s": point.time_s, "algbw_gb_per_s": point.algbw, "busbw_gb_per_s": point.busbw}
+    values = {key: value for name, one in estimates.items() for key, value in _estimate(name, one).items()}
+    return {**_who(row), "bytes": point.bytes, **values}
 
 
 def _estimate(name: str, estimate: Estimate | None) -> dict[str, Any]:

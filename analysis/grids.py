@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from analysis import words
+from analysis import headline, words
+from analysis.curve import Point
 from analysis.estimate import Estimate
 from analysis.rows import Failure, Row, Summary
 
@@ -16,6 +17,11 @@ LEGEND = (
     "hold together with 95 %",
     "eff.: throughput ÷ (ranks × throughput of the baseline): local, the bare model in one process, or at 1, "
     "the same engine with one rank",
+)
+CURVE_LEGEND = (
+    "time: of one all-reduce in place on the slowest rank, the mean within a launch, the median of launches; after the "
+    "timed steps, with nothing else to do",
+    "busbw: bytes ÷ time × 2(n−1)/n in 10^9 bytes a second, as nccl-tests defines it",
 )
 LONGEST_HEAD = 14
 """Characters of a name that a column's title has room for."""
@@ -131,6 +137,25 @@ def _verdict(summary: Summary, row: Row, provisional: bool) -> str:
         return f"{'baseline' if row.case.engine == 'local' else 'not compared'}{doubt}"
     leaning = f", {found.direction}" if found.verdict == "equivalent" and found.direction else ""
     return f"{found.verdict}{leaning}{doubt}"
+
+
+def curves(summary: Summary) -> list[Grid]:
+    """The all-reduce itself, one row a size, one column a contestant; see `headline.curve_panels`."""
+    return [_curve(rows) for rows in headline.curve_panels(summary)]
+
+
+def _curve(rows: Sequence[Row]) -> Grid:
+    found = [{point.bytes: point for point in row.curve} for row in rows]
+    sizes = sorted({size for points in found for size in points})
+    cells = [[words.size(size), *(_point(points.get(size)) for points in found)] for size in sizes]
+    columns = [Column("size", "right"), *(Column(_contestant(row), "right") for row in rows)]
+    return Grid(f"All-reduce, {headline.subject(rows)}: time; busbw in GB/s", columns, cells)
+
+
+def _point(point: Point | None) -> str:
+    if point is None:
+        return "–"
+    return f"{words.duration(point.time_s.value)}; {words.significant(point.busbw.value)}"
 
 
 def failures(summary: Summary) -> Grid:

@@ -27,6 +27,13 @@ def by_world_size(group: Sequence[Row]) -> list[list[Row]]:
     return [[row for row in group if row.world_size == size] for size in sizes]
 
 
+def curve_panels(summary: Summary) -> list[list[Row]]:
+    """Rows whose all-reduce was timed, by table and world size; a shared case stands once."""
+    panels = [rows for group in summary.groups() for rows in by_world_size(group)]
+    timed = [list({row.case_id: row for row in rows if row.curve}.values()) for rows in panels]
+    return [rows for rows in timed if rows]
+
+
 def subject(rows: Sequence[Row]) -> str:
     """`resnet18, 2 ranks`."""
     parts = [words.clean(part, 60) for part in rows[0].group if part]

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from analysis import stats
+from analysis import curve, stats
 from analysis.samples import reduce_samples
-from benches.record import HEADER, SAMPLES, SCHEMA_VERSION, Header
+from benches.record import CURVE, HEADER, SAMPLES, SCHEMA_VERSION, Header
 
 LAUNCH_COLUMNS: dict[str, str] = {
     "case_id": "str", "launch": "int64", "status": "str", "reason": "str", "usable": "bool",
@@ -33,6 +33,8 @@ class Launch:
     """LAUNCH_COLUMNS."""
     blocks: list[dict[str, Any]]
     """BLOCK_COLUMNS, one mapping a sound block."""
+    curve: list[dict[str, Any]]
+    """curve.COLUMNS, one mapping a size; empty where none was asked for."""
     header: Header | None
     problems: list[str]
 
@@ -42,15 +44,16 @@ def read_launch(folder: Path, case_id: str, number: int) -> Launch:
     row = dict.fromkeys(LAUNCH_COLUMNS) | {"case_id": case_id, "launch": number, "usable": False, "blocks": 0}
     row |= {"log_tail": [], "warnings": [], "reason": ""}
     if not (folder / HEADER).exists():
-        return Launch(row | {"status": "missing"}, [], None, [])
+        return Launch(row | {"status": "missing"}, [], [], None, [])
     try:
         header = _read_header(folder / HEADER, case_id)
     except (OSError, ValueError) as error:
         fault = f"{HEADER} cannot be read: {' '.join(str(error).split())}"
-        return Launch(row | {"status": "unreadable", "reason": fault}, [], None, [fault])
+        return Launch(row | {"status": "unreadable", "reason": fault}, [], [], None, [fault])
     row |= _header_values(header)
     blocks, problems = _read_blocks(folder / SAMPLES, header, number) if header.status == "ok" else ([], [])
-    return Launch(row | _block_values(blocks), blocks, header, problems)
+    sizes, faults = _read_curve(folder / CURVE, header, number)
+    return Launch(row | _block_values(blocks), blocks, sizes, header, [*problems, *faults])
 
 
 def _read_header(path: Path, case_id: str) -> Header:
@@ -105,6 +108,16 @@ def _read_blocks(path: Path, header: Header, number: int) -> tuple[list[dict[str
         for block in blocks
     ]
     return rows, problems or ([] if rows else ["no block was timed"])
+
+
+def _read_curve(path: Path, header: Header, number: int) -> tuple[list[dict[str, Any]], list[str]]:
+    if header.status != "ok" or not path.exists():
+        return [], []
+    try:
+        rows, problems = curve.reduce_curve(path, header.world_size)
+    except (OSError, KeyError, pa.ArrowException) as error:
+        return [], [f"{CURVE} cannot be read: {' '.join(str(error).split())}"]
+    return [{"case_id": header.case_id, "launch": number, **row} for row in rows], problems
 
 
 def _block_values(blocks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from benches.spec import Case
 MEANINGS = {
     "provisional": f"fewer than {stats.PROVISIONAL_BELOW} launches",
     "oversubscribed": "ranks × threads exceed the cores of a host",
+    "lossy": "gradients lose digits on their way (fp16, bf16) or travel as low-rank products (powersgd)",
+    "our-hook": "gradients go through a Python hook of ours; DDP over gloo with ddp.through_hook=true measures its cost",
     "virtual": "nodes are network namespaces of one machine",
 }
 APART = frozenset({"virtual"})
@@ -23,6 +25,8 @@ def marks(case: Case, cpus: float, launches: int) -> tuple[str, ...]:
     holds = {
         "provisional": 0 < launches < stats.PROVISIONAL_BELOW,
         "oversubscribed": threads > cpus,
+        "lossy": case.lossy is not None,
+        "our-hook": case.our_hook,
         "virtual": case.cluster.name == "virtual",
     }
     return tuple(mark for mark in MEANINGS if holds[mark])

@@ -5,6 +5,7 @@ Colours are Okabe and Ito's (told apart with any colour vision); the shape of a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -73,6 +74,56 @@ def ratios(summary: Summary) -> Figure:
     )
     _legend(figure, [summary.rows[comparison.a] for comparison in shown], scale)
     return figure
+
+
+def curves(summary: Summary) -> Figure:
+    """busbw of the all-reduce itself against the size of its message, one line a contestant, one panel a world size."""
+    panels = headline.curve_panels(summary)
+    if not panels:
+        return _empty("No all-reduce was timed")
+    figure = Figure(figsize=(WIDTH, 3.0 * len(panels) + 0.9), layout="constrained")
+    for axis, rows in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+        _curve_panel(axis, rows[:MOST_ROWS])
+        axis.set_title(_title(f"{headline.subject(rows)}: {_fastest_curve(rows)}", 96), loc="left", fontsize=9)
+    scale = "message (horizontal) against busbw in GB/s, 10^9 bytes a second; median of launches; both scales logarithmic"
+    _legend(figure, [row for rows in panels for row in rows], scale)
+    return figure
+
+
+def _curve_panel(axis: Axes, rows: Sequence[Row]) -> None:
+    for row, style in zip(rows, _styles(rows), strict=True):
+        sizes, rates = [point.bytes for point in row.curve], [point.busbw.value for point in row.curve]
+        colour, marker = COLOURS[row.case.engine], MARKERS[row.case.transport]
+        axis.plot(sizes, rates, marker=marker, ls=style, color=colour, mfc="none", ms=5, lw=1.3)
+    sizes = sorted({point.bytes for row in rows for point in row.curve})
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    shown = sizes[:: max(len(sizes) // 9, 1)]
+    axis.set_xticks(shown, [words.size(size) for size in shown], fontsize=8)
+    axis.tick_params(axis="y", labelsize=8)
+    axis.grid(axis="y", color="0.88", lw=0.6)
+    _quiet(axis)
+
+
+def _styles(rows: Sequence[Row]) -> list[str]:
+    """Lines that tell contestants of one cell apart."""
+    kinds, seen = ("-", "--", ":", "-."), Counter[str]()
+    styles = []
+    for row in rows:
+        styles.append(kinds[seen[row.case.cell] % len(kinds)])
+        seen[row.case.cell] += 1
+    return styles
+
+
+def _fastest_curve(rows: Sequence[Row]) -> str:
+    """What the panel shows, at the largest size that all have."""
+    common = set.intersection(*({point.bytes for point in row.curve} for row in rows))
+    if not common:
+        return "sizes differ"
+    size = max(common)
+    rates = {row.title: point.busbw.value for row in rows for point in row.curve if point.bytes == size}
+    best = max(rates, key=lambda title: rates[title])
+    return f"at {words.size(size)} {words.clean(best, 40)} is fastest with {words.significant(rates[best])} GB/s"
 
 
 def _first(panels: Sequence[Sequence[Row]]) -> tuple[list[list[Row]], int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from analysis import marks, table, words
 from analysis.compare import Comparison
+from analysis.curve import Point
 from analysis.estimate import Estimate
 from analysis.table import Records
 from benches.spec import Case, Contestant
@@ -33,6 +34,8 @@ class Row:
     """passed, error, bound; None: no launch came to the gate."""
     marks: tuple[str, ...]
     effective: dict[str, Any]
+    curve: tuple[Point, ...]
+    """The all-reduce itself, by size; empty where it was not timed."""
 
     @property
     def case(self) -> Case:
@@ -121,6 +124,7 @@ class Summary:
             "world_size": row.world_size,
             "settings": row.contestant.settings,
             "effective": row.effective,
+            "curve": [point.plain() for point in row.curve],
             "step_time_s": row.step_time_s and row.step_time_s.plain(),
             "throughput": row.throughput and row.throughput.plain(),
             "efficiency": {name: estimate.plain() for name, estimate in row.efficiency.items()},

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import compare, doubts, marks, scaling, stats, table
+from analysis import alike, compare, curve, doubts, marks, scaling, stats, table
 from analysis.compare import Entrant
 from analysis.estimate import Estimate
 from analysis.rows import Failure, Row, Summary
@@ -30,7 +30,10 @@ def reduce(records: Records) -> Summary:
     sound = {i for i, group in launches.items() if group["usable"].any() and (parity[i] or {"passed": True})["passed"]}
     blocks = records.blocks[records.blocks["contestant"].isin(list(sound))]
     efficiency = _efficiency(records, sorted(sound), compare.step_times(blocks))
-    rows = [_row(records, i, launches[i], parity[i], efficiency.get(i)) for i in range(len(records.case_ids))]
+    same = alike.same_as(records)
+    rows = [
+        _row(records, i, launches[i], parity[i], efficiency.get(i), same.get(i)) for i in range(len(records.case_ids))
+    ]
     fields = compare.fields([Entrant(row.index, row.contestant, row.marks) for row in rows if row.ranked])
     wanted = records.study.reference
     references = {entrant.index: compare.reference_of(field, wanted).index for field in fields for entrant in field}
@@ -51,8 +54,9 @@ def _row(
     launches: pd.DataFrame,
     parity: dict[str, Any] | None,
     efficiency: dict[str, Estimate] | None,
+    same: str | None,
 ) -> Row:
-    """One contestant; efficiency: None where it is not ranked."""
+    """One contestant; efficiency: None where it is not ranked; same: its mark where it is `same as` another."""
     contestant, case_id = records.study.contestants[index], records.case_ids[index]
     usable = launches[launches["usable"]]
     ranked = efficiency is not None
@@ -66,8 +70,9 @@ def _row(
         throughput=stats.median_of_launches(usable["throughput"], unit) if ranked else None,
         efficiency=efficiency or {},
         parity=parity,
-        marks=marks.marks(contestant.case, launches["cpus"].min(), len(usable)),
+        marks=(*marks.marks(contestant.case, launches["cpus"].min(), len(usable)), *([same] if same else [])),
         effective=header.effective if header else {},
+        curve=curve.points(records.curves[records.curves["contestant"] == index], contestant.case.cluster.world_size),
     )
 
 

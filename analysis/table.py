@@ -15,6 +15,7 @@ import msgspec
 import pandas as pd
 import yaml
 
+from analysis import curve
 from analysis.launch import BLOCK_COLUMNS, LAUNCH_COLUMNS, read_launch
 from benches.errors import UserError
 from benches.record import Header
@@ -37,6 +38,8 @@ class Records:
     blocks: pd.DataFrame
     """One row a contestant, launch and sound block: columns of `contestants` and BLOCK_COLUMNS. wall_s: of the slowest
     rank; step_time_s = wall_s ÷ steps; throughput in the model's samples a second."""
+    curves: pd.DataFrame
+    """One row a contestant, launch and size of message: columns of `contestants` and curve.COLUMNS."""
     headers: Mapping[str, Header]
     """By case id: the first launch that ended well, else the first that can be read."""
     problems: list[str]
@@ -54,16 +57,19 @@ def read(folder: Path) -> Records:
     contestants = _contestants(study, ids)
     launches: list[dict[str, Any]] = []
     blocks: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
     headers: dict[str, Header] = {}
     for case_id in dict.fromkeys(ids):
         for number in _numbers(folder / "launches" / case_id, study.launches):
             launch = read_launch(folder / "launches" / case_id / str(number), case_id, number)
             launches.append(launch.row)
             blocks += launch.blocks
+            curves += launch.curve
             problems += [f"{case_id}/{number}: {problem}" for problem in launch.problems]
             if launch.header and (case_id not in headers or headers[case_id].status != "ok" == launch.header.status):
                 headers[case_id] = launch.header
     launch_table = pd.DataFrame(launches, columns=list(LAUNCH_COLUMNS)).astype(LAUNCH_COLUMNS)
+    curve_table = pd.DataFrame(curves, columns=list(curve.COLUMNS)).astype(curve.COLUMNS)
     block_table = pd.DataFrame(blocks, columns=list(BLOCK_COLUMNS)).astype(BLOCK_COLUMNS)
     return Records(
         folder=folder,
@@ -72,6 +78,7 @@ def read(folder: Path) -> Records:
         contestants=contestants,
         launches=contestants.merge(launch_table, on="case_id"),
         blocks=contestants.merge(block_table, on="case_id"),
+        curves=contestants.merge(curve_table, on="case_id"),
         headers=headers,
         problems=problems,
     )

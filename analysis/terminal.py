@@ -27,6 +27,7 @@ def show(summary: Summary, console: Console) -> None:
         console.print(_table(grids.contestants(summary, group), wide=console.width >= WIDE))
     for line in grids.LEGEND:
         console.print(Text(line, style="dim"))
+    _show_curves(summary, console)
     _show_failures(summary, console)
     _show_warnings(summary.warnings, console)
 
@@ -44,6 +45,15 @@ def _table(grid: Grid, wide: bool) -> Table:
             table.add_row()
         table.add_row(*(Text(row[i]) for i in shown))
     return table
+
+
+def _show_curves(summary: Summary, console: Console) -> None:
+    grids_ = grids.curves(summary)
+    for grid in grids_:
+        console.print()
+        console.print(_table(grid, wide=True))
+    for line in grids.CURVE_LEGEND if grids_ else ():
+        console.print(Text(line, style="dim"))
 
 
 def _show_failures(summary: Summary, console: Console) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from analysis.compare import Comparison
 from analysis.estimate import Estimate
 
+BINARY = ("B", "KiB", "MiB", "GiB")
+
 
 def clean(text: str, most: int | None = None) -> str:
     """One line without control, bidirectional or unassigned characters (shown as escapes), cut at `most` characters.
@@ -33,6 +35,18 @@ def significant(value: float, digits: int = 3) -> str:
 
 def _places(value: float, digits: int) -> int:
     return max(digits - 1 - math.floor(math.log10(abs(value))), 0) if value else 0
+
+
+def size(count: int) -> str:
+    """Bytes as `512 B`, `64 KiB`, `256 MiB`."""
+    power = min((count.bit_length() - 1) // 10, len(BINARY) - 1) if count else 0
+    return f"{count / 1024**power:g} {BINARY[power]}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as `12.3 µs`, `4.56 ms`, `1.23 s`."""
+    factor, unit = next(((f, u) for f, u in ((1, "s"), (1e3, "ms")) if seconds * f >= 1), (1e6, "µs"))
+    return f"{significant(seconds * factor)} {unit}"
 
 
 def spread(estimate: Estimate) -> str:

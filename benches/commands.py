@@ -13,7 +13,7 @@ from analysis import summary as summaries
 from analysis import table, terminal
 from benches import preflight
 from benches.config import Resolved, compose
-from benches.driver import run_study
+from benches.driver import Driver
 from benches.errors import UserError
 from benches.folder import STUDY, StudyFolder, open_study
 from benches.output import print_json
@@ -28,7 +28,9 @@ DONE, FAILED, INTERRUPTED = 0, 1, 130
 def run_command(words: list[str], config_dir: Path | None, as_json: bool, console: Console) -> int:
     """Run what is missing of the study that `words` ask for, then show and write what was found."""
     resolved = compose(words, config_dir)
-    preflight.check(resolved.study, resolved.results)
+    # Before the folder is made, or a study that cannot run would be frozen under its name; a finished one needs none.
+    if StudyFolder(resolved.results / resolved.study.name, resolved.study).missing():
+        preflight.check(resolved.study, resolved.results)
     folder = open_study(resolved.study, resolved.results)
     _announce(resolved, folder, console)
     finished = not folder.missing() or _run(folder, console)
@@ -95,7 +97,7 @@ def _run(folder: StudyFolder, console: Console) -> bool:
             text = f"study {other.study} (process {other.pid}) is running on this machine; each disturbs the other"
             _warn(console, text)
         with interrupts() as stop, Watch(console, folder.study.launches) as watch:
-            return run_study(folder.study, folder, Tools(), watch, stop)
+            return Driver(folder, Tools(), watch, stop).run()
 
 
 def _show_next(folder: StudyFolder, words: list[str], finished: bool, written: list[Path]) -> None:
@@ -109,7 +111,10 @@ def _show_next(folder: StudyFolder, words: list[str], finished: bool, written: l
     print(f"Report:                  {_short(reports_written[0]) if reports_written else path}")
     print(f"Render it again:         ringduel report {path}")
     print(f"The exact commands:      {shlex.join(['ringduel', 'plan', *words])}")
-    print(f"More launches (surer):   {again} study.launches=6 study.name={shlex.quote(folder.study.name)}-6")
+    kept = [word for word in words if not word.startswith(("study.launches=", "study.name="))]
+    more = 2 * max(folder.study.launches, 3)
+    surer = ["ringduel", "run", *kept, f"study.launches={more}", f"study.name={folder.study.name}-{more}"]
+    print(f"More launches (surer):   {shlex.join(surer)}")
 
 
 def _short(path: Path) -> str:

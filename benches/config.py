@@ -14,10 +14,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from benches import grid, knobs
+from benches import grid, knobs, lint
 from benches.conffiles import UNREADABLE, Composed, Files, one_line
 from benches.errors import UserError
-from benches.explain import GROUPS, check, flatten, hint_of, listed, refuse_chosen, show
+from benches.explain import GROUPS, check, flatten, listed, refuse_chosen, show, takes_list
 from benches.grid import Grid, Row
 from benches.machine import Machine
 from benches.overrides import Typed, parse
@@ -59,6 +59,7 @@ def compose(
     contestants = contestants_of(found, Rows(files, rest, machine), _setting("study.max_cases", base, rest))
     check_used(contestants, found, rest)
     study = study_of(contestants, flatten(mappings.get("reference"), ""), base, rest)
+    lint.refuse(study)
     for contestant in contestants:
         knobs.refuse(shell, contestant.case.cluster.env)
     warnings = [*knobs.overridden(shell), *crowding(study, machine)]
@@ -74,7 +75,7 @@ def check_typed(typed: Typed, files: Files) -> None:
         refuse_chosen(key, value, key)
         if key == "engine" and isinstance(value, list):
             raise UserError(f"engine={show(value)}: takes one; others are contestants: study.contestants.NAME.engine=…")
-        if isinstance(value, list) and not _free(key):
+        if isinstance(value, list) and not takes_list(key):
             for one in value:
                 check(key, one)
         else:
@@ -101,7 +102,7 @@ def narrow(found: Grid, typed: Typed) -> tuple[Grid, Typed]:
             raise UserError(f"{key}={show(value)}: contestants set it ({listed(owners)}); override it there: {paths}")
         if key in axes:
             axes[key] = grid.check_sweep(key, _listed(value), key)
-        elif isinstance(value, list) and not _free(key):
+        elif isinstance(value, list) and not takes_list(key):
             raise UserError(f"{key}={show(value)}: takes one; several are an axis: study.axes.{key}={show(value)}")
         else:
             (rest.groups if key in typed.groups else rest.values)[key] = value
@@ -249,8 +250,7 @@ def resolved(config: DictConfig) -> dict[str, Any]:
 
 def _setting(key: str, base: Composed, typed: Typed) -> Any:
     value = typed.values.get(key, OmegaConf.select(base.config, key))
-    check(key, value)
-    return value
+    return check(key, OmegaConf.to_object(value) if OmegaConf.is_config(value) else value)
 
 
 def _single(groups: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,11 +259,3 @@ def _single(groups: Mapping[str, Any]) -> dict[str, Any]:
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
-
-
-def _free(key: str) -> bool:
-    """Whether a key takes anything, lists included: those inside a free mapping, such as model.kwargs."""
-    try:
-        return hint_of(key) is Any
-    except KeyError:
-        return False

@@ -79,7 +79,7 @@ def measure(case: Case, limit_s: float = 60.0) -> Cost:
     trainer = Trainer(compiled(case, model), make_optimizer(list(model.parameters()), case.optimizer))
     batches = make_batches(case, 0, 1, device)
     step = TrainStep(Workload(case, device), trainer, batches)
-    batches.prepare(0, UNTIMED + MOST_STEPS)
+    step.prepare(0, UNTIMED + MOST_STEPS)
     seconds = _time(step, device, started + limit_s)
     return _cost(case, device, model, seconds)
 
@@ -100,7 +100,7 @@ def _cost(case: Case, device: torch.device, model: nn.Module, seconds: list[floa
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     largest = max(trainable, key=lambda name: _bytes(trainable[name]))
     step_time_s = statistics.median(seconds)
-    samples_per_step = case.data.per_rank_batch * case.model.samples_per_item
+    samples_per_step = case.accumulation_steps * case.data.per_rank_batch * case.model.samples_per_item
     return Cost(
         model=case.model.name,
         device=device.type,

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benches import preflight
 from benches.config import compose
 from benches.errors import UserError
 from benches.host import cpu_name
@@ -73,6 +74,7 @@ def examine() -> Iterator[Finding]:
     horovod = find()
     yield _horovod(horovod)
     yield from cells(horovod, gpus)
+    yield _ddp_mpi()
     for package, extra in EXTRAS.items():
         yield _package(package, f"pip install -e '.[{extra}]'")
 
@@ -89,6 +91,15 @@ def cells(horovod: Found | None, gpus: int) -> Iterator[Finding]:
         gpu = " --gpu" if transport == "nccl" else ""
         remedy = nccl if built else f"{INSTALL}{' --force' if horovod else ''}{gpu}"
         yield Finding(f"horovod/{transport}", usable, "built" if built else "not built", "" if usable else remedy)
+
+
+def _ddp_mpi() -> Finding:
+    try:
+        mpi = Tools().mpi(sys.executable)
+        preflight.judge_mpi(preflight.ask(None, [], mpi), mpi, sys.executable)
+    except UserError as error:
+        return Finding("ddp/mpi", False, "not usable", str(error))
+    return Finding("ddp/mpi", True, "mpi4py, by a Python hook of ours")
 
 
 def _horovod(found: Found | None) -> Finding:

@@ -86,6 +86,14 @@ def check(key: str, value: Any, shown: str | None = None) -> Any:
     return converted
 
 
+def takes_list(key: str) -> bool:
+    """Whether a key takes a list as such: one of its own, or anything, as keys inside a free mapping do."""
+    try:
+        return any(kind is Any or get_origin(kind) in (list, tuple) for kind, _ in map(_base, _parts(hint_of(key))))
+    except KeyError:
+        return False
+
+
 def is_number(value: Any) -> bool:
     """Whether a value is a number, which true and false are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -65,6 +65,11 @@ class DeviceClock:
         return [self._events[0].elapsed_time(event) / 1000 for event in self._events[:marks]]
 
 
+def make_clock(device: torch.device) -> Clock:
+    """The clock that times every engine on this device."""
+    return DeviceClock() if device.type == "cuda" else HostClock()
+
+
 @dataclass
 class Samples:
     """Raw seconds of one rank; each list holds one entry a step or block."""
@@ -95,7 +100,7 @@ class Timer:
 
     def __init__(self, engine: Engine, step: Callable[[int], object], prepare: Callable[[int, int], None]) -> None:
         self.engine, self.step, self.prepare = engine, step, prepare
-        self.clock: Clock = DeviceClock() if engine.device.type == "cuda" else HostClock()
+        self.clock = make_clock(engine.device)
         self.samples = Samples()
         self.next_step = 0
         self._origin = time.perf_counter()
@@ -112,6 +117,13 @@ class Timer:
     def run_block(self, block: int, steps: int) -> float:
         """Time one block and return its seconds on this rank."""
         return self._block("step", block, steps)
+
+    def run_untimed(self, steps: int) -> None:
+        """Run further steps and keep nothing of them."""
+        self.prepare(self.next_step, steps)
+        for _ in range(steps):
+            self.step(self.next_step)
+            self.next_step += 1
 
     def _block(self, kind: str, block: int, steps: int) -> float:
         first = self.next_step

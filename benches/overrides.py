@@ -75,7 +75,10 @@ def _sort(override: Override, typed: Typed) -> None:
     if key in (*GROUPS, "experiment") and not isinstance(value, dict):
         typed.groups[key] = value
     elif key.startswith(tuple(f"{free}." for free in FREE)) or key in FREE:
-        typed.edits.extend(flatten(value, key).items())
+        leaves = flatten(value, key)
+        if not leaves:
+            raise UserError(f"{key}={show(value)}: an empty mapping sets nothing; to be rid of it, delete it: ~{key}")
+        typed.edits.extend(leaves.items())
     elif key == "study" and isinstance(value, dict):
         raise UserError(f"study={show(value)}: name the keys one by one: study.axes.KEY=…")
     else:

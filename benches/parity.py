@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +18,21 @@ from torch import nn
 
 from benches.engines.base import Engine, Trainer
 from benches.record import Parity, ParityCheck
-from benches.workloads.data import batch_for
-from benches.workloads.train import Workload, compiled, make_optimizer
+from benches.spec import Case
+from benches.workloads.data import batch_for, make_batches
+from benches.workloads.train import Workload, batch_numbers, compiled, make_optimizer
 
 PARITY_STEP = 0
+LOW_RANK_BOUND = 1e-3
+"""Allowed to PowerSGD's products in fp32: 50 × what √k roundings come to for k = 10⁵, a tenth of one rank × 1.01."""
+FACTORS = 4 * 2.0**-24
+"""Rounding of the factors that gradients are multiplied by: 1/n, or two others with `gradient_predivide_factor`."""
 MOST_LOCAL_RANKS = 8
 """Above this many ranks, check (b) runs on a sample of them of this size."""
+
+
+CHUNK_BYTES = 2**25
+"""Gradients travel to the gate in messages of about this size: each rank then holds so much of every other."""
 
 
 @dataclass
@@ -52,7 +62,39 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 def gamma(operations: int, dtype: torch.dtype) -> float:
     """Higham's constant ku/(1-ku): the relative error of k roundings (Accuracy and Stability, 2nd ed., lemma 3.1)."""
     ku = operations * unit_roundoff(dtype)
-    return ku / (1 - ku)
+    return ku / (1 - ku) if ku < 1 else sys.float_info.max
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What the case lets gradients suffer on their way, and the gate therefore must allow."""
+
+    lossy: str | None = None
+    """fp16, bf16: the format in which they travel; powersgd; None: their own format."""
+    predivide: float = 1.0
+    """Factor by which they are divided before the sum and multiplied after it."""
+
+    @classmethod
+    def of(cls, case: Case) -> Wire:
+        return cls(case.lossy, case.horovod.gradient_predivide_factor if case.horovod is not None else 1.0)
+
+    def dtype(self, gradient: torch.Tensor) -> torch.dtype:
+        """Format in which this gradient travels."""
+        return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(str(self.lossy), gradient.dtype)
+
+    def roundings(self, ranks: int) -> int:
+        """Of one element: a sum of n terms, and a cast or the division with its rounded factor; two more for a second
+        factor."""
+        return ranks + (1 if self.predivide == 1 else 3)
+
+    def underflow(self, gradient: torch.Tensor, ranks: int) -> float:
+        """Most that an element loses below the normal numbers, where rounding is absolute."""
+        kind = torch.finfo(self.dtype(gradient))
+        return ranks * max(1.0, self.predivide) * kind.smallest_normal * kind.eps
+
+    def fits(self, gradient: torch.Tensor, ranks: int) -> bool:
+        """Whether a sum of such gradients stays finite on its way."""
+        return bool((gradient * ranks).to(self.dtype(gradient)).isfinite().all())
 
 
 @dataclass(frozen=True)
@@ -74,46 +116,60 @@ class Mean:
         return cls(len(gradients), value.div_(len(gradients)), magnitude.div_(len(gradients)))
 
 
-def reduction_error(delivered: torch.Tensor, mean: Mean) -> tuple[float, float]:
+def reduction_error(delivered: torch.Tensor, mean: Mean, wire: Wire = Wire()) -> tuple[float, float]:
     """Largest |delivered - mean| in units of the mean magnitude sum|g_i|/n, and its bound γ(n+1).
 
     The bound is that of a sum of n terms and one division, relative to the magnitudes summed and not to the result,
-    which may cancel.
+    which may cancel; γ is of the format in which gradients travel. PowerSGD has no such bound: there it is
+    ‖delivered - mean‖ ÷ ‖mean‖, at most 1 for the orthogonal projection that it makes.
     """
-    kind = torch.finfo(delivered.dtype)
+    if wire.lossy == "powersgd":
+        return _distance(delivered.double(), mean.value), 1 + LOW_RANK_BOUND
     # A division before the sum may fall below the normal numbers, where rounding is absolute.
-    underflow = mean.ranks * kind.smallest_normal * kind.eps
+    underflow = wire.underflow(delivered, mean.ranks)
     excess = (delivered.double().sub_(mean.value)).abs_().sub_(underflow).clamp_(min=0)
     # Where nothing was summed, 0 / 0 is no error; anything else stays infinite.
     relative = (excess / mean.magnitude).masked_fill_((excess == 0) & (mean.magnitude == 0), 0)
-    return float(relative.max()) if relative.numel() else 0.0, gamma(mean.ranks + 1, delivered.dtype)
+    bound = gamma(wire.roundings(mean.ranks), wire.dtype(delivered))
+    return float(relative.max()) if relative.numel() else 0.0, bound
 
 
 @dataclass
 class Projection:
     """⟨delivered, mean⟩ ÷ ⟨mean, mean⟩ over all tensors: sees one rank's gradient scaled where rounding hides it.
 
-    Roundings are independent and of mean zero, so their effect on the projection has a standard deviation of at most
-    u·√(n+1)·√Σ(mean·magnitude)² ÷ Σmean²; the bound is eight of them (Higham, section 2.8, statistical estimates).
+    Roundings are independent and uniform in ±u, so their effect on the projection has a standard deviation of at most
+    u/√3·√(n+1)·√Σ(mean·magnitude)² ÷ Σmean², and of underflow·‖mean‖ ÷ Σmean² below the normal numbers; the bound is six
+    of each (Higham, section 2.8, statistical estimates) and the rounding of factors such as 1/n, in fp32 at least, which
+    all elements share. PowerSGD delivers PPᵀ·mean with orthonormal columns P, so that there
+    ⟨delivered, mean⟩ ÷ ⟨delivered, delivered⟩ is 1, but for the rounding of matrix products.
     """
 
+    wire: Wire = Wire()
     inner: float = 0.0
     square: float = 0.0
     variance: float = 0.0
 
     def add(self, delivered: torch.Tensor, mean: Mean) -> None:
         """Take in one tensor."""
-        value = mean.value.view(-1)
-        self.inner += float(delivered.double().view(-1).dot(value))
-        self.square += float(value.dot(value))
+        value, found = mean.value.view(-1), delivered.double().view(-1)
+        self.inner += float(found.dot(value))
+        if self.wire.lossy == "powersgd":
+            self.square += float(found.dot(found))
+            return
+        square = float(value.dot(value))
+        self.square += square
         weight = value * mean.magnitude.view(-1)
-        self.variance += (mean.ranks + 1) * unit_roundoff(delivered.dtype) ** 2 * float(weight.dot(weight))
+        u = unit_roundoff(self.wire.dtype(delivered))
+        self.variance += self.wire.roundings(mean.ranks) * u**2 / 3 * float(weight.dot(weight))
+        self.variance += self.wire.underflow(delivered, mean.ranks) ** 2 * square
 
     def result(self) -> tuple[float, float]:
         """|projection - 1| and its bound."""
         if self.square == 0:
             return 0.0, 0.0
-        return abs(self.inner / self.square - 1), 8 * self.variance**0.5 / self.square
+        bound = LOW_RANK_BOUND if self.wire.lossy == "powersgd" else 6 * self.variance**0.5 / self.square + FACTORS
+        return abs(self.inner / self.square - 1), bound
 
 
 def check(engine: Engine, workload: Workload, trainer: Trainer, twin: nn.Module) -> Parity:
@@ -133,48 +189,77 @@ class _Gate:
         self.engine, self.workload, self.trainer, self.twin = engine, workload, trainer, twin
         self.wrapped = _bare(trainer.model)
         self.forward = compiled(workload.case, twin)
-        self.batch = self._batch(engine.rank)
+        self.wire = Wire.of(workload.case)
+        self.batches = self._batches(engine.rank)
         self.start: dict[str, torch.Tensor] = {}
 
     def run(self) -> list[Worst]:
-        weights = self._initial_weights()
+        rate, weights = self._learning_rate(), self._initial_weights()
         own = self._own_gradients()
         self._refuse_unused(own)
+        stale = self._zero_grad()
         self._deliver()
         reduction, projection = self._reduction(own)
         buffers = self._compare(Worst("buffers"), dict(self.wrapped.named_buffers()), dict(self.twin.named_buffers()))
         local = self._local(own)
-        return [weights, reduction, projection, local, buffers, self._weights_after_step(), self._samples()]
+        step = self._weights_after_step()
+        return [rate, weights, stale, reduction, projection, local, buffers, step, self._samples()]
+
+    def _learning_rate(self) -> Worst:
+        """The engine leaves the learning rate as the case has it."""
+        worst, wanted = Worst("learning_rate"), self.workload.case.optimizer.lr
+        for number, group in enumerate(self.trainer.optimizer.param_groups):
+            found = float(group["lr"])
+            worst.see(abs(found / wanted - 1), 0.0, f"{found:g} for {wanted:g}, group {number}")
+        return worst
 
     def _initial_weights(self) -> Worst:
-        """All ranks start from the same weights and buffers; the twin takes them over."""
+        """All ranks start from the same weights and buffers, of the bare model's types; the twin takes them over."""
         self.start = {name: tensor.detach().clone() for name, tensor in self.wrapped.state_dict().items()}
         digests = self.engine.gather_json({name: _digest(tensor) for name, tensor in self.start.items()})
         worst = Worst("initial_weights")
-        for name in self.start:
+        for name, bare in self.twin.state_dict().items():
             different = sum(digest[name] != digests[0][name] for digest in digests)
             worst.see(float(different), 0.0, name)
+            found = self.start[name].dtype
+            worst.see(float(found != bare.dtype), 0.0, f"{name}, {found} for {bare.dtype}")
         return worst
 
-    def _batch(self, rank: int) -> Any:
+    def _zero_grad(self) -> Worst:
+        """Gradients of an earlier step are forgotten before the next."""
+        worst = Worst("zero_grad")
+        for parameter in self.wrapped.parameters():
+            parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+        self.trainer.zero_grad()
+        for name, parameter in self.wrapped.named_parameters():
+            left = 0.0 if parameter.grad is None else float(parameter.grad.abs().max())
+            worst.see(left, 0.0, f"{name}, rank {self.engine.rank}")
+            parameter.grad = None
+        return worst
+
+    def _batches(self, rank: int) -> list[Any]:
+        """One rank's batches, one for each pass of the step."""
         case, engine = self.workload.case, self.engine
-        return self.workload.arrange(batch_for(case, rank, engine.world_size, PARITY_STEP, engine.device))
+        numbers = batch_numbers(case, PARITY_STEP)
+        drawn = (batch_for(case, rank, engine.world_size, number, engine.device) for number in numbers)
+        return [self.workload.arrange(batch) for batch in drawn]
 
     def _alone(self, rank: int) -> dict[str, torch.Tensor]:
-        """The bare model's gradients, from the start, on one rank's batch and random stream."""
+        """The bare model's gradients, from the start, on one rank's batches and random stream."""
         self.twin.load_state_dict(self.start)
         self.twin.zero_grad()
         self.workload.seed_step(PARITY_STEP, rank)
-        self.workload.backward(self.forward, self.batch if rank == self.engine.rank else self._batch(rank))
+        for batch in self.batches if rank == self.engine.rank else self._batches(rank):
+            self.workload.backward(self.forward, batch)
         return {name: p.grad.clone() for name, p in self.twin.named_parameters() if p.grad is not None}
 
     def _own_gradients(self) -> dict[str, torch.Tensor]:
-        """This rank's gradients; in fp16, at the first loss scale at which they are finite on every rank."""
+        """This rank's gradients; in fp16, at the first loss scale at which they can be summed on every rank."""
         own = self._alone(self.engine.rank)
         scaler = self.workload.scaler
         while scaler is not None and scaler.get_scale() > 1:
-            finite = all(bool(gradient.isfinite().all()) for gradient in own.values())
-            if all(self.engine.gather_json(finite)):
+            fit = all(self.wire.fits(gradient, self.engine.world_size) for gradient in own.values())
+            if all(self.engine.gather_json(fit)):
                 break
             scaler.update(scaler.get_scale() / 2)
             own = self._alone(self.engine.rank)
@@ -192,21 +277,27 @@ class _Gate:
             )
 
     def _deliver(self) -> None:
+        for _ in range(self.trainer.rehearsals):
+            self._step_without_update()
+        if self.trainer.rehearsals:
+            self.wrapped.load_state_dict(self.start)
+        self._step_without_update()
+
+    def _step_without_update(self) -> None:
         self.trainer.zero_grad()
         self.workload.seed_step(PARITY_STEP, self.engine.rank)
-        self.workload.backward(self.trainer.model, self.batch)
+        self.workload.passes(self.trainer, self.batches)
         self.trainer.synchronize()
 
     def _reduction(self, own: dict[str, torch.Tensor]) -> tuple[Worst, Worst]:
-        worst, projection = Worst("reduction"), Projection()
-        for name, parameter in self.wrapped.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            gathered = self.engine.gather(own.get(name, torch.zeros_like(parameter)))
-            delivered = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-            # One memory layout for all, or sums over two tensors would pair other elements (channels_last).
-            mean = Mean.of([gradient.contiguous() for gradient in gathered])
-            worst.see(*reduction_error(delivered.contiguous(), mean), f"{name}, rank {self.engine.rank}")
+        worst, projection = Worst("reduction"), Projection(self.wire)
+        trained = {name: p for name, p in self.wrapped.named_parameters() if p.requires_grad}
+        ours = {name: own.get(name, torch.zeros_like(parameter)) for name, parameter in trained.items()}
+        for name, gathered in gather_all(self.engine, ours):
+            gradient = trained[name].grad
+            delivered = torch.zeros_like(ours[name]) if gradient is None else gradient
+            mean = Mean.of(gathered)
+            worst.see(*reduction_error(delivered.contiguous(), mean, self.wire), f"{name}, rank {self.engine.rank}")
             projection.add(delivered.contiguous(), mean)
         seen = Worst("projection")
         seen.see(*projection.result(), f"rank {self.engine.rank}")
@@ -234,7 +325,8 @@ class _Gate:
         self.twin.load_state_dict(self.start)
         parameters = dict(self.twin.named_parameters())
         for name, parameter in self.wrapped.named_parameters():
-            parameters[name].grad = None if parameter.grad is None else parameter.grad.detach().clone()
+            like = parameters[name].dtype
+            parameters[name].grad = None if parameter.grad is None else parameter.grad.detach().to(like, copy=True)
         optimizer = make_optimizer(list(parameters.values()), self.workload.case.optimizer)
         scaler = self.workload.scaler
         if scaler is not None:
@@ -250,12 +342,41 @@ class _Gate:
         return worst
 
     def _samples(self) -> Worst:
-        """No two ranks train on the same batch."""
-        leaves = torch.utils._pytree.tree_leaves(self.batch)
-        digests = self.engine.gather_json("".join(_digest(leaf) for leaf in leaves if torch.is_tensor(leaf)))
+        """No two ranks train on the same batch, nor on one sample of a real set."""
+        case, engine = self.workload.case, self.engine
+        chosen = make_batches(case, engine.rank, engine.world_size, engine.device).indices(PARITY_STEP)
+        leaves = torch.utils._pytree.tree_leaves(self.batches)
+        drawn = "".join(_digest(leaf) for leaf in leaves if torch.is_tensor(leaf))
+        taken = [one for rank in engine.gather_json([drawn] if chosen is None else chosen) for one in rank]
         worst = Worst("samples")
-        worst.see(float(len(digests) - len(set(digests))), 0.0, "batches that several ranks share")
+        what = "batches" if chosen is None else "samples"
+        worst.see(float(len(taken) - len(set(taken))), 0.0, f"{what} that several ranks share")
         return worst
+
+
+def gather_all(engine: Engine, tensors: dict[str, torch.Tensor]) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """Every rank's tensors, name by name, contiguous. Small ones travel together: a message of their own costs more."""
+    for names in _chunks(tensors):
+        flat = torch.cat([tensors[name].reshape(-1) for name in names])
+        sizes = [tensors[name].numel() for name in names]
+        rows = [torch.split(row, sizes) for row in engine.gather(flat)]
+        for index, name in enumerate(names):
+            yield name, [row[index].view(tensors[name].shape) for row in rows]
+
+
+def _chunks(tensors: dict[str, torch.Tensor]) -> Iterator[list[str]]:
+    """Names of tensors of one dtype whose bytes together stay below CHUNK_BYTES, in their order."""
+    chunk: list[str] = []
+    size = 0
+    for name, tensor in tensors.items():
+        bytes_ = tensor.numel() * tensor.element_size()
+        if chunk and (size + bytes_ > CHUNK_BYTES or tensor.dtype != tensors[chunk[0]].dtype):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(name)
+        size += bytes_
+    if chunk:
+        yield chunk
 
 
 def sample_ranks(world_size: int) -> list[int]:

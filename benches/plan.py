@@ -12,9 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from benches.config import Resolved, compose
-from benches.driver import Turn, command_for, turns
+from benches.driver import command_for
 from benches.folder import StudyFolder, write_cases
 from benches.output import print_json
+from benches.schedule import Turn, turns
 from benches.spec import Study
 from launchers.choose import launcher
 from launchers.spec import Command

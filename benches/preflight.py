@@ -15,7 +15,9 @@ from benches import probe
 from benches.errors import UserError
 from benches.spec import Case, Study, plain
 from benches.workloads import datasets
+from launchers.spec import Mpi
 from launchers.supervise import output
+from launchers.tools import LIBMPI, Tools, libmpi
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 LIMIT_S = 180.0
@@ -31,9 +33,14 @@ def check(study: Study, results: Path) -> None:
     for case in cases:
         check_interpreter(case.python)
         datasets.check(case)
+    tools = Tools()
     for python in {case.python for case in cases}:
         own = [case for case in cases if case.python == python]
-        judge(ask(python, own), own)
+        mpi = tools.mpi(python or sys.executable) if any(case.cell == "ddp/mpi" for case in own) else None
+        answer = ask(python, own, mpi)
+        judge(answer, own)
+        if mpi is not None:
+            judge_mpi(answer, mpi, python or sys.executable)
 
 
 def check_results(results: Path) -> None:
@@ -51,10 +58,16 @@ def check_interpreter(python: str | None) -> None:
         raise UserError(f"python={python}: no such interpreter; null takes the one that runs ringduel")
 
 
-def ask(python: str | None, cases: list[Case]) -> probe.Answer:
-    """What the interpreter says of these cases' models and of Horovod."""
+def ask(python: str | None, cases: list[Case], mpi: Mpi | None = None) -> probe.Answer:
+    """What the interpreter says of these cases' models, of Horovod, and of mpi4py where it is to use `mpi`."""
     models = {json.dumps(plain(case.model), sort_keys=True): plain(case.model) for case in cases}
-    request = {"models": list(models.values()), "horovod": any(case.engine == "horovod" for case in cases)}
+    named = [case.cluster.env[LIBMPI] for case in cases if LIBMPI in case.cluster.env]
+    request = {
+        "models": list(models.values()),
+        "horovod": any(case.engine == "horovod" for case in cases),
+        "mpi": mpi is not None,
+        "libmpi": next(iter(named), libmpi(mpi) if mpi is not None else None),
+    }
     argv = [python or sys.executable, "-c", f"{START}p.main(sys.argv[3])", str(CHECKOUT), str(Path.cwd())]
     code, text = output([*argv, json.dumps(request)], limit_s=LIMIT_S)
     answers = [line for line in text.splitlines() if line.startswith(probe.MARK)]
@@ -84,3 +97,20 @@ def judge(answer: probe.Answer, cases: list[Case]) -> None:
                 f"transport={transport}: this Horovod was built without it; choices: {', '.join(built) or 'none'}, "
                 f"or {INSTALL} --force{gpu}"
             )
+    if "mpi" not in built and any(case.uses_mpi for case in cases if case.engine == "horovod"):
+        raise UserError(
+            f"horovod.controller=mpi: this Horovod was built without it; choices: gloo, null, or {INSTALL} --force"
+        )
+
+
+def judge_mpi(answer: probe.Answer, mpi: Mpi, python: str) -> None:
+    """Raise UserError unless mpi4py is there and loads the MPI whose mpirun starts the ranks."""
+    again = f"{python} -m pip install 'mpi4py>=4.1'"
+    if answer.mpi is None:
+        raise UserError(f"transport=mpi: DDP over MPI needs mpi4py: {answer.mpi_fault}; run: {again}")
+    name = "MPICH" if mpi.flavour == "mpich" else "Open MPI"
+    if name not in answer.mpi or mpi.version not in answer.mpi:
+        raise UserError(
+            f"transport=mpi: mpi4py loads {answer.mpi.split(',')[0]}, and {mpi.program} is of {name} {mpi.version}; "
+            f"run: {again}, or name that library: cluster.env.{LIBMPI}=PATH"
+        )

@@ -1,8 +1,10 @@
-"""Asked in the ranks' own interpreter before any rank starts: does the model import, and what does Horovod carry?"""
+"""Asked in the ranks' own interpreter before any rank starts: does the model import, what does Horovod carry, which
+MPI does mpi4py load?"""
 
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import msgspec
@@ -10,6 +12,7 @@ import msgspec
 from benches.errors import UserError
 from benches.spec import ModelSpec, build
 from benches.workloads.references import check_model, one_line
+from launchers.tools import LIBMPI
 
 MARK = "ringduel-probe "
 """Begins the one line that counts; whatever an import prints stands on others."""
@@ -24,14 +27,21 @@ class Answer(msgspec.Struct, kw_only=True):
     """Transports that Horovod was built with; null where it is absent or was not asked for."""
     horovod_fault: str | None = None
     """Why an installed Horovod does not import."""
+    mpi: str | None = None
+    """Name and version of the MPI that mpi4py loads; null where it was not asked for, or does not import."""
+    mpi_fault: str | None = None
+    """Why mpi4py does not import."""
 
 
 def main(request: str) -> None:
-    """Answer a request `{"models": [ModelSpec, …], "horovod": bool}` on standard output."""
+    """Answer a request `{"models": [ModelSpec, …], "horovod": bool, "mpi": bool, "libmpi": path or null}` on standard
+    output."""
     wanted: dict[str, Any] = json.loads(request)
     answer = Answer(fault=model_fault([build(ModelSpec, model) for model in wanted["models"]]))
     if wanted["horovod"]:
         answer.horovod, answer.horovod_fault = horovod_transports()
+    if wanted["mpi"]:
+        answer.mpi, answer.mpi_fault = mpi_version(wanted["libmpi"])
     print(f"\n{MARK}{msgspec.json.encode(answer).decode()}", flush=True)
 
 
@@ -56,3 +66,18 @@ def horovod_transports() -> tuple[dict[str, bool] | None, str | None]:
     except Exception as error:  # a build for another torch may fail in any way, a missing name included
         return None, one_line(error)
     return {name: bool(there) for name, there in built.items()}, None
+
+
+def mpi_version(library: str | None) -> tuple[str | None, str | None]:
+    """What the MPI that mpi4py loads says of itself, and why it does not load. MPI is not initialised."""
+    if library is not None:
+        os.environ[LIBMPI] = library
+    try:
+        import mpi4py
+
+        mpi4py.rc(initialize=False, finalize=False)
+        from mpi4py import MPI
+
+        return " ".join(MPI.Get_library_version().split()), None
+    except Exception as error:  # RuntimeError where no libmpi is found, ImportError where a build does not fit
+        return None, one_line(error)

@@ -89,8 +89,8 @@ def environment() -> dict[str, str]:
 
 
 def polling(case: Case) -> str | None:
-    """How MPI waits: yield or busy; null for other transports."""
-    if case.transport != "mpi":
+    """How MPI waits: yield or busy; null where ranks do not talk over it."""
+    if not case.uses_mpi:
         return None
     return "yield" if case.cluster.mpi_yield_when_idle else "busy"
 

@@ -7,7 +7,7 @@ import datetime
 import faulthandler
 import json
 import math
-import resource
+import os
 import shlex
 import signal
 import sys
@@ -27,8 +27,10 @@ from benches.engines.base import Trainer
 from benches.errors import UserError
 from benches.host import cpu_name
 from benches.loop import Samples, Timer
+from benches.memory import forget_peak, peak_memory_mb
 from benches.spec import Case, load_case
-from benches.worker import PARITY_FAILED
+from benches.worker import GO, PARITY_FAILED, READY, SUPERVISED
+from benches.workloads import allreduce
 from benches.workloads.data import make_batches, stream_seed
 from benches.workloads.references import one_line
 from benches.workloads.train import TrainStep, Workload, bare_model, compiled, make_optimizer, set_numerics
@@ -55,6 +57,9 @@ class Launch:
         self.warnings: list[str] = []
         self.losses: list[float | None] | None = None
         self.setup_s: float | None = None
+        self.ranks: list[dict[str, Any]] = []
+        self.samples: pa.Table | None = None
+        self.curve: pa.Table | None = None
 
     def run(self) -> int:
         set_numerics(self.case)
@@ -73,10 +78,16 @@ class Launch:
         verdict = parity.check(engine, workload, trainer, twin)
         del twin
         if not verdict.passed:
+            self._gather(None)
             self._write(trainer, verdict, None, "failed")
             return PARITY_FAILED
+        if not forget_peak(engine.device):
+            self.warnings.append("peak_memory_mb holds the parity gate too: this host cannot reset the peak")
         torch.manual_seed(stream_seed(case.seed, 1, engine.rank))
         timer = self._time(trainer, workload)
+        self._gather(timer)
+        # After the timed blocks, or it would change them: it takes memory and leaves malloc with other thresholds.
+        self._measure_curve()
         self._write(trainer, verdict, timer, "ok")
         self._phase("done")
         return 0
@@ -91,7 +102,8 @@ class Launch:
         case, engine = self.case, self.engine
         batches = make_batches(case, engine.rank, engine.world_size, engine.device)
         step = TrainStep(workload, trainer, batches)
-        timer = Timer(engine, step, batches.prepare)
+        timer = Timer(engine, step, step.prepare)
+        self._wait_for_go()
         self._trace(step, timer)
         self._phase("warmup")
         self.setup_s = time.time() - self.started
@@ -101,6 +113,14 @@ class Launch:
             self._phase("timing", block)
             timer.run_block(block, case.block_steps)
         return timer
+
+    def _wait_for_go(self) -> None:
+        """Under a driver: until it is this launch's turn. Its limit ends a wait that nobody ends."""
+        self._phase(READY)
+        if self.engine.rank == 0 and os.environ.get(SUPERVISED):
+            while not (self.options.out / GO).exists():
+                time.sleep(0.02)
+        self.engine.barrier()
 
     def _trace(self, step: TrainStep, timer: Timer) -> None:
         """Note the loss of the first steps, untimed: reading it waits for the device."""
@@ -121,13 +141,36 @@ class Launch:
             temporary.write_text(json.dumps(entry))
             temporary.replace(self.options.out / "progress.json")
 
+    def _gather(self, timer: Timer | None) -> None:
+        """Get every rank's part of the record. Collective."""
+        engine = self.engine
+        self.ranks = engine.gather_json({**provenance.of_rank(), "peak_memory_mb": peak_memory_mb(engine.device)})
+        if timer:
+            self.samples = to_table(engine.gather(timer.samples.tensor().to(engine.device)))
+
+    def _measure_curve(self) -> None:
+        """Time the all-reduce itself where the case asks for that; one rank has nothing to reduce. Collective."""
+        engine, most_mb = self.engine, self.case.curve_max_mb
+        if most_mb is None or engine.world_size == 1:
+            return
+        self._phase("curve")
+        own = allreduce.measure(engine, most_mb).to(engine.device)
+        self.curve = allreduce.to_table(engine.gather(own))
+
     def _write(self, trainer: Trainer, verdict: record.Parity, timer: Timer | None, status: record.Status) -> None:
-        """Gather every rank's part; rank 0 writes the record. Collective."""
-        ranks = self.engine.gather_json({**provenance.of_rank(), "peak_memory_mb": peak_memory_mb(self.engine.device)})
-        parts = self.engine.gather(timer.samples.tensor().to(self.engine.device)) if timer else []
-        if self.engine.rank == 0:
-            header = self._header(trainer, verdict, timer, status, ranks)
-            record.write(self.options.out, header, to_table(parts) if parts else None)
+        """Ask the engine for the messages of a step where steps were timed; rank 0 writes the record. Collective."""
+        out, first = self.options.out, self.engine.rank == 0
+        header = self._header(trainer, verdict, timer, status) if first else None
+        if timer:
+            if header:
+                record.write_draft(out, header, self.samples, self.curve)
+            self._phase("trace")
+            messages = self.engine.messages(timer.run_untimed)
+            if header:
+                header.effective |= messages
+        if header:
+            header.duration_s = time.time() - self.started
+            record.write(out, header, self.samples, self.curve)
         self.engine.barrier()
 
     def _header(
@@ -136,7 +179,6 @@ class Launch:
         verdict: record.Parity,
         timer: Timer | None,
         status: record.Status,
-        ranks: list[dict[str, Any]],
     ) -> record.Header:
         case, engine = self.case, self.engine
         gradients = [p for p in trainer.model.parameters() if p.requires_grad]
@@ -158,10 +200,10 @@ class Launch:
             samples_per_step=case.global_batch,
             gradient_bytes=sum(p.numel() * p.element_size() for p in gradients),
             parameters=sum(p.numel() for p in gradients),
-            peak_memory_mb=[rank.pop("peak_memory_mb") for rank in ranks],
+            peak_memory_mb=[rank.pop("peak_memory_mb") for rank in self.ranks],
             parity=verdict,
             effective={**engine.describe(), **trainer.describe()},
-            provenance={**provenance.of_job(case), "ranks": ranks},
+            provenance={**provenance.of_job(case), "ranks": self.ranks},
             warnings=self.warnings,
             losses=self.losses,
         )
@@ -185,13 +227,6 @@ def to_table(parts: list[torch.Tensor]) -> pa.Table:
 def finite(value: float) -> float | None:
     """The value, or None for NaN and infinity, which JSON has not."""
     return value if math.isfinite(value) else None
-
-
-def peak_memory_mb(device: torch.device) -> float:
-    """Peak of allocated device memory, or of resident memory on the CPU, in 2**20 bytes."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def command_text(out: Path) -> str:

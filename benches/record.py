@@ -20,6 +20,9 @@ from benches.spec import Case
 SCHEMA_VERSION = 1
 HEADER = "record.json"
 SAMPLES = "samples.parquet"
+CURVE = "curve.parquet"
+DRAFT = "untraced.json"
+"""A header that lacks only what comes last and may break the ranks: the trace of an engine's messages."""
 
 Status = Literal["ok", "failed", "timeout", "interrupted"]
 
@@ -37,11 +40,17 @@ SAMPLE_SCHEMA = pa.schema(
 start_s: since this rank's first warm-up step, on its monotonic clock · seconds: duration."""
 
 
+CURVE_SCHEMA = pa.schema(
+    [("rank", pa.int32()), ("bytes", pa.int64()), ("iteration", pa.int32()), ("seconds", pa.float64())]
+)
+"""One all-reduce of a message of `bytes` bytes on one rank; iteration: 0… within its size."""
+
+
 class ParityCheck(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """One comparison of the parity gate."""
 
     name: str
-    """reduction, projection, local, weights, buffers, initial_weights."""
+    """learning_rate, initial_weights, zero_grad, reduction, projection, local, buffers, weights, samples."""
     passed: bool
     error: float
     """Largest error seen, in the units of `bound`."""
@@ -100,7 +109,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     parameters: int = 0
     """Trainable parameters."""
     peak_memory_mb: list[float] = []
-    """Peak resident memory (CPU) or allocated device memory (CUDA) of each rank, in 2**20 bytes."""
+    """Peak resident memory (CPU) or allocated device memory (CUDA) of each rank in warm-up and blocks, 2**20 bytes."""
     parity: Parity | None = None
     """null: the launch ended before the gate."""
     effective: dict[str, Any] = {}
@@ -114,16 +123,36 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     where the loss was not finite."""
 
 
-def write(folder: Path, header: Header, samples: pa.Table | None) -> None:
-    """Write the samples, then the header: a folder with a header is complete. Refuses to overwrite."""
+def write(folder: Path, header: Header, samples: pa.Table | None, curve: pa.Table | None = None) -> None:
+    """Write samples and curve, then the header: a folder with a header is complete. Refuses to overwrite."""
+    _write(folder, header, samples, curve, HEADER)
+    (folder / DRAFT).unlink(missing_ok=True)
+
+
+def write_draft(folder: Path, header: Header, samples: pa.Table | None, curve: pa.Table | None = None) -> None:
+    """Write everything as `write` does, but the header as a draft: what was timed stands if the ranks now break."""
+    _write(folder, header, samples, curve, DRAFT)
+
+
+def adopt_draft(folder: Path, warning: str) -> bool:
+    """Make a header of the draft, with a warning; whether there was one."""
+    if not (folder / DRAFT).exists():
+        return False
+    header: Header = msgspec.json.decode((folder / DRAFT).read_bytes(), type=Header)
+    header.warnings.append(warning)
+    write(folder, header, None)
+    return True
+
+
+def _write(folder: Path, header: Header, samples: pa.Table | None, curve: pa.Table | None, name: str) -> None:
     if (folder / HEADER).exists():
         raise FileExistsError(f"{folder / HEADER} exists; records are never overwritten")
     folder.mkdir(parents=True, exist_ok=True)
-    if samples is not None:
-        table = samples.cast(SAMPLE_SCHEMA)
-        _replace(folder / SAMPLES, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+    for path, table, schema in ((SAMPLES, samples, SAMPLE_SCHEMA), (CURVE, curve, CURVE_SCHEMA)):
+        if table is not None:
+            _write_table(folder / path, table.cast(schema))
     text = msgspec.json.format(msgspec.json.encode(header), indent=1) + b"\n"
-    _replace(folder / HEADER, lambda temporary: temporary.write_bytes(text))
+    _replace(folder / name, lambda temporary: temporary.write_bytes(text))
 
 
 def read(folder: Path) -> Header:
@@ -135,6 +164,10 @@ def read_samples(folder: Path) -> pa.Table:
     """Read the samples of a launch; an empty table where it has none (it failed before its first block)."""
     path = folder / SAMPLES
     return pq.read_table(path) if path.exists() else SAMPLE_SCHEMA.empty_table()
+
+
+def _write_table(path: Path, table: pa.Table) -> None:
+    _replace(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
 
 
 def _replace(path: Path, fill: Callable[[Path], object]) -> None:

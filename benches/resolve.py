@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from benches import rules
 from benches.errors import UserError
 from benches.explain import check, flatten, listed, show
 from benches.machine import Machine
@@ -32,16 +33,18 @@ def case_of(content: dict[str, Any], machine: Machine) -> Case | None:
     case["cluster"] = cluster_of(content, case, machine)
     if case["engine"] == "local" and world_size(case["cluster"]) != 1:
         return None
-    case["data"] = data_of(content["data"], case["cluster"])
+    case["data"] = data_of(content, case["cluster"])
     case["python"] = _absolute(content["python"]) if "/" in (content["python"] or "") else content["python"]
     for engine in ENGINES:
         if engine != case["engine"]:
             case[engine] = None
     del case["results"]
     try:
-        return build(Case, case)
+        built = build(Case, case)
     except msgspec.ValidationError as error:
         raise UserError(str(error).partition(" - at `")[0]) from None
+    rules.refuse(built)
+    return built
 
 
 def check_custom(model: dict[str, Any]) -> None:
@@ -96,24 +99,27 @@ def cluster_of(content: dict[str, Any], case: dict[str, Any], machine: Machine) 
     wanted = cluster["mpi_yield_when_idle"]
     if wanted is None:
         wanted = machine.cores < 2 * ranks
-    cluster["mpi_yield_when_idle"] = wanted and case["transport"] == "mpi"
+    controller = content["horovod"]["controller"] if case["engine"] == "horovod" else None
+    cluster["mpi_yield_when_idle"] = wanted and "mpi" in (case["transport"], controller)
     return cluster
 
 
-def data_of(data: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
-    """The data with the batch of one rank. Raises UserError unless exactly one of the two batches is given and fits."""
+def data_of(content: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
+    """The data with the batch of one pass of one rank. Raises UserError unless one of the two is given and fits."""
+    data, passes = content["data"], content["accumulation_steps"]
     resolved = dict(data)
     whole, part = resolved.pop("global_batch", None), data.get("per_rank_batch")
     if (whole is None) == (part is None):
         raise UserError(f"data.per_rank_batch={show(part)} and data.global_batch={show(whole)}: give exactly one")
     if whole is not None:
         world = world_size(cluster)
-        if whole % world:
+        if whole % (world * passes):
+            by_passes = f" x accumulation_steps={passes}" if passes > 1 else ""
             raise UserError(
                 f"data.global_batch={whole}: does not divide by the world size {world} "
-                f"(cluster.nodes={cluster['nodes']} x cluster.ranks_per_node={cluster['ranks_per_node']})"
+                f"(cluster.nodes={cluster['nodes']} x cluster.ranks_per_node={cluster['ranks_per_node']}){by_passes}"
             )
-        resolved["per_rank_batch"] = whole // world
+        resolved["per_rank_batch"] = whole // (world * passes)
     if resolved["root"] is not None:
         resolved["root"] = _absolute(resolved["root"])
     return resolved

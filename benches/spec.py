@@ -29,6 +29,8 @@ Name = Annotated[str, Meta(min_length=1)]
 Reference = Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="package.module:callable")]
 """A Python object by name, `package.module:attribute`."""
 
+Cores = Annotated[str, Meta(pattern=r"^\d+(,\d+)*\Z", description="core numbers by local rank, such as '2,3'")]
+
 StudyName = Annotated[
     str,
     Meta(
@@ -41,7 +43,7 @@ StudyName = Annotated[
 # What each engine can travel over (DDP over MPI: a comm hook of ours).
 TRANSPORTS: dict[str, tuple[str, ...]] = {
     "local": (),
-    "ddp": ("gloo", "nccl"),
+    "ddp": ("gloo", "mpi", "nccl"),
     "horovod": ("gloo", "mpi", "nccl"),
 }
 
@@ -77,7 +79,7 @@ class DataSpec(Frozen, frozen=True, kw_only=True):
     name: Literal["synthetic", "digits", "imagefolder"] = "synthetic"
     """synthetic: `model.batch`, drawn afresh; digits: scikit-learn's set; imagefolder: pictures under `root`."""
     per_rank_batch: Count
-    """Items in one rank's batch of one step (resolved from `data.global_batch` where that is given)."""
+    """Items in one rank's batch of one pass (resolved from `data.global_batch` where that is given)."""
     root: str | None = None
     """Folder of `imagefolder`, one sub-folder a class; null for the others."""
     workers: Whole = 0
@@ -102,6 +104,9 @@ class DdpSettings(Frozen, frozen=True, kw_only=True):
 
     bucket_cap_mb: Positive | None = None
     """Largest bucket in MiB. null: the library's default, a first bucket of 1 MiB and the rest of 25."""
+    first_bucket_mb: Positive | None = None
+    """Largest first bucket in MiB; it holds the gradients that come first. null: the library's default, 1 where
+    `bucket_cap_mb` is null, else `bucket_cap_mb`."""
     broadcast_buffers: bool = False
     """Broadcast buffers from rank 0 before each forward. torch's default is true; off here, as Horovod never does."""
     gradient_as_bucket_view: bool = False
@@ -110,6 +115,15 @@ class DdpSettings(Frozen, frozen=True, kw_only=True):
     """Promise that the graph does not change. torch's default: false."""
     find_unused_parameters: bool = False
     """Search each graph for parameters without gradient. torch's default: false."""
+    comm_hook: Literal["fp16", "bf16", "powersgd"] | None = None
+    """torch's own communication hooks: gradients travel as fp16 or bf16 (divided first), or as PowerSGD's products of
+    two thin matrices (NCCL only). Lossy. null: none, torch's default. bf16 needs a CUDA build of torch."""
+    powersgd_rank: Count = 1
+    """PowerSGD only: columns of its matrices (`matrix_approximation_rank`). torch's default: 1."""
+    through_hook: bool = False
+    """Gloo only: send buckets through the Python thread that DDP over MPI needs, to measure what that costs."""
+    is_high_priority_stream: bool = False
+    """NCCL only: communicate in a CUDA stream of high priority (ProcessGroupNCCL's option). torch's default: false."""
 
 
 class HorovodSettings(Frozen, frozen=True, kw_only=True):
@@ -121,6 +135,35 @@ class HorovodSettings(Frozen, frozen=True, kw_only=True):
     """Time between two looks for tensors that are ready. Horovod's default: 1 ms."""
     cache_capacity: Whole = 1024
     """Entries of the response cache. Horovod's default: 1024; 0: off."""
+    controller: Literal["gloo", "mpi"] | None = None
+    """What the ranks agree over on which tensors are ready. null: mpi where the transport is mpi, else gloo; NCCL goes
+    with either. Horovod's default: MPI where it was built with it."""
+    hierarchical_allreduce: bool = False
+    """Reduce within each node over NCCL, then between the nodes over MPI. NCCL on several nodes, with the controller
+    mpi. Horovod's default: false."""
+    torus_allreduce: bool = False
+    """Reduce-scatter within each node, all-reduce between the nodes, all-gather within, all over NCCL. NCCL on several
+    nodes. Horovod's default: false."""
+    compression: Literal["none", "fp16"] = "none"
+    """fp16: gradients are cast before they travel (summed first, then divided). Lossy. Horovod's default: none; it has
+    no bf16."""
+    groups: Count | None = None
+    """Number of groups of gradients; a group travels when all of it is ready. null: none, Horovod's default."""
+    disable_group_fusion: bool = False
+    """Never fuse two groups into one message. Horovod's default: false."""
+    gradient_predivide_factor: Positive = 1.0
+    """f: gradients are divided by f before the sum and by size / f after it. Horovod's default: 1; DDP divides by the
+    world size before the sum."""
+    num_nccl_streams: Count = 1
+    """NCCL only: CUDA streams, and communicators, that messages take in turn. Horovod's default: 1."""
+    enable_async_completion: bool = False
+    """NCCL only: a reduction counts as done once it is enqueued, and later kernels wait for it on the GPU. Horovod's
+    default: false."""
+    batch_d2d_memcopies: bool = True
+    """NCCL only: copy the tensors of a fused message by one kernel. Horovod's default: true."""
+    thread_affinity: Cores | None = None
+    """Core of each local rank's background thread, such as "2,3" for two ranks a node. null: not bound, Horovod's
+    default."""
 
 
 class ClusterSpec(Frozen, frozen=True, kw_only=True):
@@ -166,10 +209,15 @@ class Case(Frozen, frozen=True, kw_only=True):
     """Seed of weights and data; step and rank are mixed into it."""
     python: str | None = None
     """Another environment's interpreter; null: the one that runs the driver."""
+    accumulation_steps: Count = 1
+    """Forward and backward passes of one step, each on a batch of its own, before the one reduction and the update."""
     warmup_steps: Annotated[int, Meta(ge=10)] = 10
     """Least untimed steps before the first block."""
     block_steps: Count = 20
     """Consecutive timed steps of one block."""
+    curve_max_mb: Annotated[float, Meta(ge=0.001, le=1024)] | None = None
+    """After the timed blocks, time the all-reduce itself for messages of 4 bytes, 8, 16 … up to so many MiB. null: no
+    such curve. One rank has none."""
     limit_s: Positive = 300.0
     """Wall-clock limit of one launch; then its processes are ended and the launch has failed."""
     allow_oversubscribe: bool = False
@@ -193,6 +241,14 @@ class Case(Frozen, frozen=True, kw_only=True):
             raise ValueError(f"cluster: engine local has one process, not {self.cluster.world_size}")
         if (self.ddp is not None) != (self.engine == "ddp") or (self.horovod is not None) != (self.engine == "horovod"):
             raise ValueError(f"engine={self.engine}: exactly the settings of the engine in use must be present")
+        if self.ddp is not None and self.ddp.through_hook and self.transport != "gloo":
+            why = "DDP over MPI always goes through it" if self.transport == "mpi" else "it measures the way to MPI"
+            raise ValueError(f"ddp.through_hook=true: transport=gloo only, not {self.transport}; {why}")
+        if self.ddp is not None and self.ddp.comm_hook is not None and self.our_hook:
+            raise ValueError(
+                f"ddp.comm_hook={self.ddp.comm_hook}: DDP takes one hook, and ours carries the buckets here; take "
+                "null, or transport=gloo with ddp.through_hook=false"
+            )
 
     @property
     def id(self) -> str:
@@ -206,8 +262,26 @@ class Case(Frozen, frozen=True, kw_only=True):
 
     @property
     def global_batch(self) -> int:
-        """Units of throughput in one step of the whole job."""
-        return self.cluster.world_size * self.data.per_rank_batch * self.model.samples_per_item
+        """Units of throughput in one step of the whole job, all its passes together."""
+        items = self.cluster.world_size * self.accumulation_steps * self.data.per_rank_batch
+        return items * self.model.samples_per_item
+
+    @property
+    def our_hook(self) -> bool:
+        """Whether gradients go through our Python hook: DDP over MPI, and its control over gloo."""
+        return self.ddp is not None and (self.transport == "mpi" or self.ddp.through_hook)
+
+    @property
+    def uses_mpi(self) -> bool:
+        """Whether the ranks talk over MPI, for the gradients or to agree on them."""
+        return self.transport == "mpi" or (self.horovod is not None and self.horovod.controller == "mpi")
+
+    @property
+    def lossy(self) -> Literal["fp16", "bf16", "powersgd"] | None:
+        """What changes gradients on their way beyond the rounding of a sum; null: nothing."""
+        if self.ddp is not None:
+            return self.ddp.comm_hook
+        return "fp16" if self.horovod is not None and self.horovod.compression == "fp16" else None
 
 
 class Contestant(Frozen, frozen=True, kw_only=True):
@@ -243,6 +317,8 @@ class Study(Frozen, frozen=True, kw_only=True):
     """Times that a failed launch is tried again."""
     max_cases: Count = 200
     """Refuse a study with more cases."""
+    allow_unfair: Annotated[tuple[Name, ...], Meta(description="a list of keys, such as [optimizer.lr]")] = ()
+    """Keys in which contestants may differ though that biases their comparison; the result lists them."""
 
     @property
     def hash(self) -> str:
@@ -279,4 +355,6 @@ def dump(value: object) -> str:
     """YAML text that `load_case` and its kin read back as the same value."""
     import yaml
 
-    return str(yaml.safe_dump(plain(value), sort_keys=False, allow_unicode=True, width=120))
+    # libyaml where PyYAML has it: ten times as fast, and a study may have hundreds of cases.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(plain(value), Dumper=dumper, sort_keys=False, allow_unicode=True, width=120))

@@ -19,10 +19,17 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from benches.driver import Turn
 from benches.record import Header
+from benches.schedule import Turn
 
-PHASES = {"setup": "starting", "parity": "parity gate", "warmup": "warming up", "timing": "timing", "done": "closing"}
+PHASES = {
+    "setup": "starting",
+    "parity": "parity gate",
+    "ready": "ready",
+    "warmup": "warming up",
+    "timing": "timing",
+    "done": "closing",
+}
 
 
 class Watch:

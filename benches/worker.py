@@ -15,6 +15,8 @@ from benches import agent, rankenv
 SUPERVISED = "RINGDUEL_SUPERVISED"
 """Set by the driver, which then keeps the ranks' logs and writes the record of a launch that failed."""
 
+READY, GO = "ready", "go"
+"""Under a driver, rank 0 says that it is ready and waits for a file of the second name in its launch's folder."""
 PARITY_FAILED = 4
 """Exit status of ranks that the parity gate stopped; their record says why."""
 

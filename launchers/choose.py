@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from benches.errors import UserError
 from benches.spec import Case
 from launchers import direct, horovodrun, mpirun, torchrun
 from launchers.spec import Command, LaunchSpec
-from launchers.tools import Tools
+from launchers.tools import LIBMPI, Tools, libmpi
 
 LAUNCHERS = {
     "local": "direct",
     "ddp/gloo": "torchrun",
+    "ddp/mpi": "mpirun",
     "ddp/nccl": "torchrun",
     "horovod/gloo": "horovodrun",
     # horovodrun --mpi writes Open MPI 4's flags, and Open MPI 5 does not start with them.
@@ -29,7 +31,8 @@ def launcher(case: Case) -> str:
     """Name of the launcher that serves this case. Raises UserError where the one asked for cannot."""
     if case.cluster.name != "local":
         raise UserError(f"cluster.name={case.cluster.name}: no launcher serves it yet; choices: local")
-    asked, serving = case.cluster.launcher, LAUNCHERS[case.cell]
+    # Whoever talks over MPI must be started by it, whatever carries the gradients.
+    asked, serving = case.cluster.launcher, "mpirun" if case.uses_mpi else LAUNCHERS[case.cell]
     if asked not in ("auto", serving):
         raise UserError(f"cluster.launcher={asked}: cannot start {case.cell}; choices: auto, {serving}")
     return serving
@@ -40,7 +43,7 @@ def command(case: Case, spec: LaunchSpec, tools: Tools) -> Command:
     make = COMMANDS[launcher(case)]
     _check_text(spec)
     _check_packages(case, spec.python, tools)
-    return make(spec, tools)
+    return make(_with_libmpi(case, spec, tools), tools)
 
 
 COMMANDS: dict[str, Callable[[LaunchSpec, Tools], Command]] = {
@@ -57,6 +60,14 @@ def _check_packages(case: Case, python: str, tools: Tools) -> None:
         raise UserError(f"python={python}: its environment has no torch; install torch there, or name another")
     if case.engine == "horovod" and not packages.horovod:
         raise UserError(f"engine=horovod: {python} has no Horovod; run: ringduel install-horovod")
+    if case.cell == "ddp/mpi" and not packages.mpi4py:
+        raise UserError(f"transport=mpi: DDP over MPI needs mpi4py; run: {python} -m pip install 'mpi4py>=4.1'")
+
+
+def _with_libmpi(case: Case, spec: LaunchSpec, tools: Tools) -> LaunchSpec:
+    """With the variable that has mpi4py load the libmpi of the mpirun, and not the first that it finds."""
+    library = libmpi(tools.mpi(spec.python)) if case.cell == "ddp/mpi" else None
+    return replace(spec, env={LIBMPI: library, **spec.env}) if library else spec
 
 
 def _check_text(spec: LaunchSpec) -> None:

@@ -112,6 +112,8 @@ class Launch:
         self.check = check or (lambda: None)
         self.before_kill = before_kill
         self.outcome: Outcome | None = None
+        self.uncounted_s = 0.0
+        """Seconds that do not count against the limit."""
         self._cause: tuple[Literal["failed", "timeout", "interrupted"], str] | None = None
         self._terminate_at = 0.0
         self._told: float | None = None
@@ -184,7 +186,7 @@ class Launch:
         self.close()
 
     def _judge(self, now: float) -> None:
-        if now >= self._started + self.limit_s:
+        if now >= self._started + self.limit_s + self.uncounted_s:
             self._cause = ("timeout", f"not done within its limit of {self.limit_s:g} s")
             self._terminate_at = now + STACKS_S
             self.before_kill(members(self.token))

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,10 @@ PROBE_LIMIT_S = 60.0
 MPIS = "Open MPI 4 or later, MPICH"
 OPEN_MPI = re.compile(r"\((?:Open MPI|OpenRTE)\) (\d+)(\.\S+)")
 HYDRA = re.compile(r"^HYDRA build details:\s+Version:\s+(\S+)", re.MULTILINE)
+SONAMES = {"openmpi4": 40, "openmpi5": 40, "mpich": 12}
+"""Version of each MPI's ABI, as its library's file name ends."""
+LIBMPI = "MPI4PY_LIBMPI"
+"""Names the library that mpi4py's wheels (4.1 or later) load."""
 INTEL = re.compile(r"Intel\(R\) MPI Library.*?Version (\S+)")
 
 # Looks for files instead of importing: torch alone takes seconds.
@@ -33,7 +38,7 @@ def files(package, pattern):
     folders = spec.submodule_search_locations if spec else None
     return [str(path) for folder in folders or [] for path in pathlib.Path(folder).glob(pattern)]
 print(json.dumps([files("torch", "distributed/run.py"), files("horovod", "runner/launch.py"),
-                  files("horovod", "torch/mpi_lib*.so")]))
+                  files("horovod", "torch/mpi_lib*.so"), files("mpi4py", "__init__.py")]))
 """
 
 
@@ -43,6 +48,7 @@ class Packages:
 
     torch: bool
     horovod: bool
+    mpi4py: bool
     libraries: tuple[str, ...]
     """Horovod's libraries for torch, which are linked to an MPI where they were built with one."""
 
@@ -94,6 +100,14 @@ def parse_mpi(program: str, text: str) -> Mpi:
     raise UserError(f"mpirun={program}: its --version says {first!r}, none of the choices: {MPIS}")
 
 
+def libmpi(mpi: Mpi) -> str | None:
+    """The library of this mpirun; None where it is not beside it (the system's loader then knows it)."""
+    prefix, name = Path(mpi.program).parent.parent, f"libmpi.so.{SONAMES[mpi.flavour]}"
+    multiarch = str(sysconfig.get_config_var("MULTIARCH") or "")
+    folders = (prefix / "lib", prefix / "lib64", prefix / "lib" / multiarch)
+    return next((str(folder / name) for folder in folders if (folder / name).exists()), None)
+
+
 def linked_mpirun(text: str) -> str | None:
     """The mpirun that belongs to the libmpi in what ldd says; None where none is named, or where no mpirun is there."""
     found = re.search(r"^\s*libmpi\S* => (/.+) \(0x", text, re.MULTILINE)
@@ -121,5 +135,5 @@ def _ask(python: str) -> Packages:
         raise UserError(
             f"python={python}: does not run here ({last}); choices: null, or a path such as {sys.executable}"
         )
-    torch, horovod, libraries = json.loads(text.strip().splitlines()[-1])
-    return Packages(bool(torch), bool(horovod), tuple(libraries))
+    torch, horovod, libraries, mpi4py = json.loads(text.strip().splitlines()[-1])
+    return Packages(torch=bool(torch), horovod=bool(horovod), mpi4py=bool(mpi4py), libraries=tuple(libraries))

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from benches.driver import Turn, launch
+from benches.driver import Driver
 from benches.folder import open_study
 from benches.record import Header
+from benches.schedule import Turn
 from benches.spec import Case, Contestant, Study, build, plain
 from launchers.supervise import StopFlag
 from launchers.tools import Tools
@@ -66,6 +67,6 @@ def launch_case(case: Case, results: Path, monkeypatch: pytest.MonkeyPatch, roun
     contestants = [{"name": case.cell, "case": plain(case)}]
     study = build(Study, {"name": "test", "contestants": contestants, "launches": 1, "rounds": rounds})
     folder = open_study(study, results)
-    out = folder.launch(case, 0)
     turn = Turn(Contestant(name=case.cell, case=case), 0)
-    return launch(study, folder.case_file(case), turn, out, Tools(), Silent(), StopFlag()), out
+    (header,) = Driver(folder, Tools(), Silent(), StopFlag()).launch([turn])
+    return header, folder.launch(case, 0)

@@ -29,9 +29,21 @@ def _engine(case: Case) -> Engine:
 
         return LocalEngine(case)
     if case.engine == "ddp":
-        from benches.engines.ddp import DdpEngine
-
-        return DdpEngine(case)
+        return _ddp(case)
     from benches.engines.horovod import HorovodEngine
 
     return HorovodEngine(case)
+
+
+def _ddp(case: Case) -> Engine:
+    if case.transport == "mpi":
+        from benches.engines.ddp_mpi import DdpMpiEngine
+
+        return DdpMpiEngine(case)
+    if case.ddp is not None and case.ddp.through_hook:
+        from benches.engines.hook import HookedDdpEngine
+
+        return HookedDdpEngine(case)
+    from benches.engines.ddp import DdpEngine
+
+    return DdpEngine(case)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +21,9 @@ from benches.spec import Case
 class Trainer:
     """A model and an optimizer under an engine. One loop drives every engine through these calls."""
 
+    rehearsals: int = 0
+    """Steps without update after which gradients travel as they will in the timed part; the gate takes them first."""
+
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -27,6 +32,10 @@ class Trainer:
         """Forget the gradients (set to None)."""
         # Without an argument: Horovod's optimizer takes none, and torch's default is set_to_none=True.
         self.optimizer.zero_grad()
+
+    def accumulating(self) -> AbstractContextManager[Any]:
+        """Around each pass of a step but the last: its gradients are added up on this rank and do not travel."""
+        return nullcontext()
 
     def synchronize(self) -> None:
         """Return when `.grad` of each parameter holds the average over the ranks."""
@@ -74,6 +83,10 @@ class Engine(ABC):
         """Replace `tensor` by its average over the ranks."""
 
     @abstractmethod
+    def sum_in_place(self, tensor: torch.Tensor) -> None:
+        """Replace `tensor` by its sum over the ranks, by one call of the library and nothing else: this is timed."""
+
+    @abstractmethod
     def barrier(self) -> None:
         """Return when every rank has called."""
 
@@ -88,6 +101,13 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Leave the job."""
+
+    def messages(self, steps: Callable[[int], None]) -> dict[str, Any]:
+        """What the library's own trace says of the messages of a step, on rank 0; empty where there is no trace.
+
+        `steps` runs so many training steps on this rank. Collective. It may restart the library, so it comes last.
+        """
+        return {}
 
     def gather_json(self, value: Any) -> list[Any]:
         """Every rank's JSON value, by rank, on every rank."""

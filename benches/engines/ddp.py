@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from benches.engines.base import Engine, Trainer
+from benches.errors import UserError
 from benches.spec import Case, DdpSettings
+
+POWERSGD_START = 2
+"""Reductions that PowerSGD leaves alone: the least it takes, for DDP rebuilds its buckets after the first."""
+REST_MB = 25.0
+"""torch's default for buckets after the first."""
 
 
 class DdpTrainer(Trainer):
@@ -24,6 +33,10 @@ class DdpTrainer(Trainer):
         super().__init__(model, optimizer)
         # Unused parameters make the order unreliable, so torch never rebuilds the buckets then.
         self.rebuilds = not settings.find_unused_parameters
+        self.rehearsals = POWERSGD_START if settings.comm_hook == "powersgd" else 0
+
+    def accumulating(self) -> AbstractContextManager[Any]:
+        return self.model.no_sync()
 
     def settled(self) -> bool:
         return not self.rebuilds or bool(self._log().get("has_rebuilt_buckets"))
@@ -32,10 +45,12 @@ class DdpTrainer(Trainer):
         log = self._log()
         rebuilt = _sizes(log.get("rebuilt_bucket_sizes"))
         sizes = rebuilt or _sizes(log.get("bucket_sizes"))
-        names = ("bucket_cap_bytes", "broadcast_buffers", "gradient_as_bucket_view", "static_graph")
-        read_back = {name: log[name] for name in (*names, "find_unused_parameters") if name in log}
+        # torch leaves out a switch that is off.
+        switches = ("gradient_as_bucket_view", "static_graph", "find_unused_parameters")
         return {
-            **read_back,
+            "bucket_cap_bytes": log.get("bucket_cap_bytes"),
+            "comm_hook": log.get("comm_hook"),
+            **{name: bool(log.get(name)) for name in switches},
             "broadcast_buffers": bool(getattr(self.model, "forward_sync_buffers", self.model.broadcast_buffers)),
             "bucket_sizes_bytes": sizes,
             "buckets_rebuilt": bool(rebuilt),
@@ -55,7 +70,8 @@ class DdpEngine(Engine):
         assert case.ddp is not None
         assert case.transport is not None
         self.settings = case.ddp
-        dist.init_process_group(case.transport, timeout=timedelta(seconds=case.limit_s))
+        self.powersgd: PowerSGDState | None = None
+        self._join(timedelta(seconds=case.limit_s))
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Trainer:
@@ -63,17 +79,21 @@ class DdpEngine(Engine):
         wrapped = DistributedDataParallel(
             model,
             device_ids=[self.device.index] if self.device.type == "cuda" else None,
-            bucket_cap_mb=settings.bucket_cap_mb,
+            **bucket_options(settings),
             gradient_as_bucket_view=settings.gradient_as_bucket_view,
             static_graph=settings.static_graph,
             find_unused_parameters=settings.find_unused_parameters,
             **buffer_option(settings.broadcast_buffers),
         )
+        self._register_hook(wrapped)
         return DdpTrainer(wrapped, optimizer, settings)
 
     def allreduce(self, tensor: torch.Tensor) -> None:
-        dist.all_reduce(tensor)
+        self.sum_in_place(tensor)
         tensor /= self.world_size
+
+    def sum_in_place(self, tensor: torch.Tensor) -> None:
+        dist.all_reduce(tensor)
 
     def barrier(self) -> None:
         if self.device.type == "cuda":
@@ -92,11 +112,55 @@ class DdpEngine(Engine):
         if self.case.transport == "nccl":
             version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
             found["nccl_version"] = ".".join(map(str, version))
+            options: Any = dist.distributed_c10d._get_default_group()._get_backend(self.device).options
+            found["is_high_priority_stream"] = options.is_high_priority_stream
+        if self.powersgd is not None:
+            found["powersgd_rank"] = self.powersgd.matrix_approximation_rank
         return found
 
     def close(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    def _join(self, limit: timedelta) -> None:
+        """Make the default process group."""
+        dist.init_process_group(self.case.transport, timeout=limit, pg_options=self._group_options(limit))
+
+    def _group_options(self, limit: timedelta) -> Any:
+        """Options of the process group; None: torch's own."""
+        if not self.settings.is_high_priority_stream:
+            return None
+        options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+        options._timeout = limit
+        return options
+
+    def _register_hook(self, wrapped: DistributedDataParallel) -> None:
+        hook = self.settings.comm_hook
+        if hook == "powersgd":
+            _refuse_scalars(wrapped.module)
+            self.powersgd = PowerSGDState(None, self.settings.powersgd_rank, start_powerSGD_iter=POWERSGD_START)
+            wrapped.register_comm_hook(self.powersgd, powerSGD_hook)
+        elif hook is not None:
+            halves = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+            wrapped.register_comm_hook(None, halves[hook])
+
+
+def _refuse_scalars(model: nn.Module) -> None:
+    """Raise UserError for a parameter that has no first dimension, on which torch's PowerSGD would fail later."""
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.dim() == 0]
+    if names:
+        raise UserError(f"ddp.comm_hook=powersgd: cannot take scalar parameters, such as {names[0]}; fp16, bf16, null")
+
+
+def bucket_options(settings: DdpSettings) -> dict[str, Any]:
+    """DDP's options on the sizes of its buckets. Raises UserError where the installed torch cannot set the first."""
+    cap, first = settings.bucket_cap_mb, settings.first_bucket_mb
+    if first is None:
+        return {"bucket_cap_mb": cap}
+    if "bucket_cap_mb_list" not in inspect.signature(DistributedDataParallel).parameters:
+        raise UserError(f"ddp.first_bucket_mb={first:g}: torch {torch.__version__} cannot set it; takes null")
+    # The last of the list holds for all further buckets.
+    return {"bucket_cap_mb_list": [first, cap or REST_MB]}
 
 
 def buffer_option(broadcast: bool) -> dict[str, Any]:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from benches.engines import horovod_trace
 from benches.engines.base import Engine, Trainer
+from benches.errors import UserError
 from benches.spec import Case, HorovodSettings
+
+TASKS = Path("/proc/self/task")
+"""Threads of this process, by number."""
 
 
 class HorovodTrainer(Trainer):
@@ -32,6 +39,16 @@ class HorovodTrainer(Trainer):
         with self.optimizer.skip_synchronize():  # type: ignore[attr-defined]
             super().step(scaler)
 
+    def describe(self) -> dict[str, Any]:
+        optimizer: Any = self.optimizer
+        groups = {id(group) for group in optimizer._p_to_group.values()}
+        return {
+            "backward_passes_per_step": optimizer.backward_passes_per_step,
+            "gradient_predivide_factor": optimizer.gradient_predivide_factor,
+            "compression": optimizer._compression.__name__.removesuffix("Compressor").lower(),
+            "groups": len(groups) or None,
+        }
+
 
 class HorovodEngine(Engine):
     """Horovod with the case's settings, which it reads from the environment once, at `init`."""
@@ -39,23 +56,39 @@ class HorovodEngine(Engine):
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         assert case.horovod is not None
-        os.environ.update(environment(case, case.horovod))
+        self.settings = case.horovod
+        self.variables = environment(case, case.horovod)
+        os.environ.update(self.variables)
         import horovod.torch as hvd
 
         self.hvd = hvd
+        self.mpi = horovod_trace.own_mpi() if case.uses_mpi else None
+        before = threads()
         hvd.init()
+        self.bound = core_of(threads() - before)
         self.rank, self.world_size = hvd.rank(), hvd.size()
         self._check_transport()
+        self._check_affinity()
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Trainer:
         # The optimizer is fresh and equal on all ranks; broadcast_optimizer_state would first take a step with zero
         # gradients to create its state, which counts as a step of Adam and makes another update than DDP's.
         self.hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        wrapped = self.hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        wrapped = self.hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=model.named_parameters(),
+            compression=getattr(self.hvd.Compression, self.settings.compression),
+            backward_passes_per_step=self.case.accumulation_steps,
+            gradient_predivide_factor=self.settings.gradient_predivide_factor,
+            groups=self.settings.groups,
+        )
         return HorovodTrainer(model, wrapped)
 
     def allreduce(self, tensor: torch.Tensor) -> None:
         self.hvd.allreduce_(tensor, op=self.hvd.Average, name="ringduel.allreduce")
+
+    def sum_in_place(self, tensor: torch.Tensor) -> None:
+        self.hvd.allreduce_(tensor, op=self.hvd.Sum, name="ringduel.sum")
 
     def barrier(self) -> None:
         self.hvd.barrier()
@@ -66,15 +99,23 @@ class HorovodEngine(Engine):
 
     def describe(self) -> dict[str, Any]:
         hvd = self.hvd
-        names = ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY")
         return {
             "controller": "mpi" if hvd.mpi_enabled() else "gloo",
             "mpi_threads_supported": bool(hvd.mpi_enabled() and hvd.mpi_threads_supported()),
-            "environment": {name: os.environ[name] for name in names},
+            "thread_affinity": self.bound,
+            "environment": {name: os.environ[name] for name in self.variables},
         }
+
+    def messages(self, steps: Callable[[int], None]) -> dict[str, Any]:
+        # One rank sends nothing; messages in several streams overlap and cannot be told apart.
+        if self.world_size == 1 or self.settings.num_nccl_streams > 1:
+            return {}
+        return horovod_trace.messages(self, self.hvd, steps)
 
     def close(self) -> None:
         self.hvd.shutdown()
+        if self.mpi is not None:
+            self.mpi.MPI_Finalize()
 
     def _check_transport(self) -> None:
         """Raise RuntimeError when Horovod travels over something else than the case says."""
@@ -83,15 +124,52 @@ class HorovodEngine(Engine):
         if not enabled[transport]():
             raise RuntimeError(f"transport={transport}: this job's Horovod does not use it; was it started by another?")
 
+    def _check_affinity(self) -> None:
+        """Raise UserError where the background thread is not on the core that the case gives it."""
+        asked = self.settings.thread_affinity
+        if asked is not None and self.bound != int(asked.split(",")[self.local_rank]):
+            raise UserError(
+                f"horovod.thread_affinity={asked}: local rank {self.local_rank} is not on its core; this host has "
+                f"cores {sorted(os.sched_getaffinity(0))}"
+            )
+
+
+def threads() -> set[int]:
+    """Numbers of this process's threads."""
+    return {int(task.name) for task in TASKS.iterdir()}
+
+
+def core_of(started: set[int]) -> int | None:
+    """The core to which one of these threads is bound, by the kernel's account; None where none is bound to one."""
+    affinities = map(_affinity, sorted(started))
+    return next((min(cores) for cores in affinities if len(cores) == 1), None)
+
+
+def _affinity(thread: int) -> set[int]:
+    try:
+        return os.sched_getaffinity(thread)
+    except ProcessLookupError:
+        return set()
+
 
 def environment(case: Case, settings: HorovodSettings) -> dict[str, str]:
     """The variables that carry the settings to Horovod."""
     operations = "mpi" if case.transport == "mpi" else "gloo"
-    return {
+    controller = settings.controller or operations
+    variables = {
         "HOROVOD_FUSION_THRESHOLD": str(round(settings.fusion_threshold_mb * 2**20)),
         "HOROVOD_CYCLE_TIME": repr(settings.cycle_time_ms),
         "HOROVOD_CACHE_CAPACITY": str(settings.cache_capacity),
-        "HOROVOD_CPU_OPERATIONS": operations,
-        "HOROVOD_CONTROLLER": os.environ.get("HOROVOD_CONTROLLER", operations),
+        "HOROVOD_CPU_OPERATIONS": controller if case.transport == "nccl" else operations,
+        "HOROVOD_CONTROLLER": controller,
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": str(int(settings.hierarchical_allreduce)),
+        "HOROVOD_TORUS_ALLREDUCE": str(int(settings.torus_allreduce)),
+        "HOROVOD_DISABLE_GROUP_FUSION": str(int(settings.disable_group_fusion)),
+        "HOROVOD_NUM_NCCL_STREAMS": str(settings.num_nccl_streams),
+        "HOROVOD_ENABLE_ASYNC_COMPLETION": str(int(settings.enable_async_completion)),
+        "HOROVOD_BATCH_D2D_MEMCOPIES": str(int(settings.batch_d2d_memcopies)),
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(round(case.limit_s)),
     }
+    if settings.thread_affinity is not None:
+        variables["HOROVOD_THREAD_AFFINITY"] = settings.thread_affinity
+    return variables

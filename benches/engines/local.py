@@ -28,6 +28,9 @@ class LocalEngine(Engine):
     def allreduce(self, tensor: torch.Tensor) -> None:
         pass
 
+    def sum_in_place(self, tensor: torch.Tensor) -> None:
+        pass
+
     def barrier(self) -> None:
         pass
 

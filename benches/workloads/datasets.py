@@ -25,6 +25,16 @@ def check(case: Case) -> None:
         _check_imagefolder(case)
 
 
+def digits_file() -> Path:
+    """The file of the digits set inside scikit-learn. Raises UserError where that is absent."""
+    found = find_spec("sklearn")
+    for folder in (found and found.submodule_search_locations) or []:
+        path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if path.exists():
+            return path
+    raise missing("sklearn", "data=digits")
+
+
 def picture_shape(case: Case) -> tuple[int, int, int]:
     """Channels, height and width that the model takes, from `model.batch_kwargs.shape`. Raises UserError."""
     shape = case.model.batch_kwargs.get("shape")
@@ -44,7 +54,7 @@ def _check_digits(case: Case) -> None:
             f"data=digits: gives pictures of shape [1, 8, 8], and model {case.model.name} takes "
             f"{list(picture_shape(case))}; model=digits and model=mlp fit"
         )
-    _require("sklearn", "data=digits")
+    digits_file()
     _check_classes(case, 10)
     _check_size(case, DIGITS)
 

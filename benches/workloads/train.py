@@ -5,7 +5,7 @@ Only the wrapper varies between contestants; whatever else touches the numbers i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from benches.engines.base import Trainer
 from benches.spec import Case, OptimizerSpec
-from benches.workloads.data import stream_seed
+from benches.workloads.data import Batches, stream_seed
 from benches.workloads.models import build_model, loss_function
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -66,12 +66,25 @@ class Workload:
         return torch.utils._pytree.tree_map_only(torch.Tensor, _channels_last, batch)
 
     def backward(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """Forward and backward through `model`; returns the loss."""
+        """One pass, forward and backward, through `model`; returns the loss as a share of the step's mean loss."""
         with self._autocast():
             loss = self.loss(model, batch)
+        if self.case.accumulation_steps > 1:
+            loss = loss / self.case.accumulation_steps
         scaled = self.scaler.scale(loss) if self.scaler is not None else loss
         scaled.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+    def passes(self, trainer: Trainer, batches: Iterable[Any]) -> torch.Tensor:
+        """Every pass of one step through the trainer's model, one for each batch; returns the mean loss."""
+        total: torch.Tensor | None = None
+        for number, batch in enumerate(batches, start=1):
+            last = number == self.case.accumulation_steps
+            with nullcontext() if last else trainer.accumulating():
+                loss = self.backward(trainer.model, batch)
+            total = loss if total is None else total + loss
+        assert total is not None
+        return total
 
     def seed_step(self, step: int, rank: int) -> None:
         """Set the random stream of one rank's step (dropout), for passes that are compared with each other."""
@@ -86,17 +99,29 @@ class Workload:
 class TrainStep:
     """Callable of a step's number: what is timed."""
 
-    def __init__(self, workload: Workload, trainer: Trainer, batches: Callable[[int], Any]) -> None:
+    def __init__(self, workload: Workload, trainer: Trainer, batches: Batches) -> None:
         self.workload, self.trainer, self.batches = workload, trainer, batches
 
     def __call__(self, step: int) -> torch.Tensor:
         """One whole step. Returns the loss, on its device, unread."""
         trainer, workload = self.trainer, self.workload
-        batch = workload.arrange(self.batches(step))
         trainer.zero_grad()
-        loss = workload.backward(trainer.model, batch)
+        loss = workload.passes(trainer, map(self._batch, batch_numbers(workload.case, step)))
         trainer.step(workload.scaler)
         return loss
+
+    def prepare(self, first_step: int, steps: int) -> None:
+        """Untimed: make ready the batches of the next `steps` steps from `first_step`."""
+        passes = self.workload.case.accumulation_steps
+        self.batches.prepare(first_step * passes, steps * passes)
+
+    def _batch(self, number: int) -> Any:
+        return self.workload.arrange(self.batches(number))
+
+
+def batch_numbers(case: Case, step: int) -> range:
+    """Numbers of the batches of one step's passes."""
+    return range(step * case.accumulation_steps, (step + 1) * case.accumulation_steps)
 
 
 def _channels_last(tensor: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,10 @@ REFUSED = {
     ("study.lunches=3",): "study.lunches=3: unknown key; nearest: study.launches",
     ("+seeds=3",): "seeds=3: unknown key; nearest: seed",
     ("horovod.x=1",): (
-        "horovod.x=1: unknown key; choices: horovod.fusion_threshold_mb, horovod.cycle_time_ms, horovod.cache_capacity"
+        "horovod.x=1: unknown key; choices: horovod.fusion_threshold_mb, horovod.cycle_time_ms, horovod.cache_capacity, "
+        "horovod.controller, horovod.hierarchical_allreduce, horovod.torus_allreduce, horovod.compression, "
+        "horovod.groups, horovod.disable_group_fusion, horovod.gradient_predivide_factor, horovod.num_nccl_streams, "
+        "horovod.enable_async_completion, horovod.batch_d2d_memcopies, horovod.thread_affinity"
     ),
     ("study.axes.ddp.bucket=[1]",): "study.axes.ddp.bucket=1: unknown key; nearest: ddp.bucket_cap_mb",
     ("study.reference.engin=ddp",): "study.reference.engin=ddp: unknown key; nearest: engine",
@@ -55,8 +58,9 @@ REFUSED = {
     ("cluster.ranks_per_node=0",): "cluster.ranks_per_node=0: takes a whole number of at least 1, or auto",
     ("model.kwargs=5",): "model.kwargs=5: takes a mapping",
     ("ddp=5",): (
-        "ddp=5: takes the keys ddp.bucket_cap_mb, ddp.broadcast_buffers, ddp.gradient_as_bucket_view, "
-        "ddp.static_graph, ddp.find_unused_parameters"
+        "ddp=5: takes the keys ddp.bucket_cap_mb, ddp.first_bucket_mb, ddp.broadcast_buffers, "
+        "ddp.gradient_as_bucket_view, ddp.static_graph, ddp.find_unused_parameters, ddp.comm_hook, ddp.powersgd_rank, "
+        "ddp.through_hook, ddp.is_high_priority_stream"
     ),
     ("study.name=../x",): (
         "study.name=../x: takes up to 100 letters, digits, dots, dashes and underscores, the first a letter or digit, "
@@ -93,11 +97,17 @@ REFUSED = {
     ("model=custom", "model.factory=a:b"): "model=custom: needs model.batch=package.module:callable",
     ("model=custom", "model.factory=ab", "model.batch=a:b"): "model.factory=ab: takes package.module:callable",
     # Engines, transports and this machine.
-    ("transport=mpi",): "transport=mpi: engine ddp does not take it; choices: gloo, nccl",
-    ("transport=nccl",): "transport=nccl: needs device=cuda; choices on cpu: gloo",
+    ("transport=nccl",): "transport=nccl: needs device=cuda; choices on cpu: gloo, mpi",
     ("engine=horovod", "transport=nccl"): "transport=nccl: needs device=cuda; choices on cpu: gloo, mpi",
-    ("study.contestants.ddp.transport=mpi",): (
-        "study.contestants.ddp.transport=mpi: engine ddp does not take it; choices: gloo, nccl"
+    ("study.contestants.ddp.transport=nccl",): (
+        "study.contestants.ddp.transport=nccl: needs device=cuda; choices on cpu: gloo, mpi"
+    ),
+    ("ddp.through_hook=true", "transport=mpi"): (
+        "ddp.through_hook=true: transport=gloo only, not mpi; DDP over MPI always goes through it"
+    ),
+    ("engine=ddp", "ddp.through_hook=true", "ddp.comm_hook=fp16"): (
+        "ddp.comm_hook=fp16: DDP takes one hook, and ours carries the buckets here; take null, "
+        "or transport=gloo with ddp.through_hook=false"
     ),
     ("device=cuda",): "device=cuda: torch sees no GPU here; choices: auto, cpu",
     ("experiment=gpu",): "device=cuda: torch sees no GPU here; choices: auto, cpu",
@@ -161,8 +171,8 @@ REFUSED = {
         "engine=ddp: contestants set it (local, ddp-gloo); override it there: "
         "study.contestants.local.engine=ddp study.contestants.ddp-gloo.engine=ddp"
     ),
-    ("experiment=smoke", "study.contestants.ddp-gloo.transport=mpi"): (
-        "study.contestants.ddp-gloo.transport=mpi: engine ddp does not take it; choices: gloo, nccl"
+    ("experiment=smoke", "study.contestants.ddp-gloo.transport=nccl"): (
+        "study.contestants.ddp-gloo.transport=nccl: needs device=cuda; choices on cpu: gloo, mpi"
     ),
     ("~study.contestants",): (
         "study.contestants={}: nothing is left to run; name one: study.contestants.NAME.engine=ENGINE"
@@ -197,7 +207,7 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], line: str | None) -> None
     ("name", "remedy"),
     [
         ("HOROVOD_FUSION_THRESHOLD", "unset it and set horovod.fusion_threshold_mb instead"),
-        ("HOROVOD_CONTROLLER", "unset it and set transport instead"),
+        ("HOROVOD_CONTROLLER", "unset it and set horovod.controller instead"),
         ("OMPI_MCA_mpi_yield_when_idle", "unset it and set cluster.mpi_yield_when_idle instead"),
         ("HOROVOD_AUTOTUNE", "unset it"),
     ],

@@ -13,9 +13,19 @@ from launchers import choose, direct
 from launchers.processes import members
 from launchers.supervise import Launch
 
-CELLS = [("ddp", "gloo"), ("horovod", "gloo"), ("horovod", "mpi")]
+CELLS = [("ddp", "gloo"), ("ddp", "mpi"), ("horovod", "gloo"), ("horovod", "mpi")]
 ADAM_BF16: dict[str, Any] = {"optimizer": {"name": "adam", "lr": 0.001}, "precision": "bf16"}
-CHECKS = ["initial_weights", "reduction", "projection", "local", "buffers", "weights", "samples"]
+CHECKS = [
+    "learning_rate",
+    "initial_weights",
+    "zero_grad",
+    "reduction",
+    "projection",
+    "local",
+    "buffers",
+    "weights",
+    "samples",
+]
 
 
 @pytest.fixture

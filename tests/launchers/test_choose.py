@@ -12,7 +12,7 @@ from launchers import choose
 from launchers.spec import LaunchSpec, Mpi
 from launchers.tools import Packages, Tools
 
-ALL = Packages(torch=True, horovod=True, libraries=())
+ALL = Packages(torch=True, horovod=True, mpi4py=True, libraries=())
 
 
 class Present(Tools):
@@ -55,6 +55,7 @@ def spec(**env: str) -> LaunchSpec:
     [
         ("local", "cpu", "direct", ["/env/bin/python", "-m", "benches.worker"]),
         ("ddp/gloo", "cpu", "torchrun", ["/env/bin/python", "-m", "torch.distributed.run"]),
+        ("ddp/mpi", "cpu", "mpirun", ["/env/bin/mpirun", "-np", "2"]),
         ("ddp/nccl", "cuda", "torchrun", ["/env/bin/python", "-m", "torch.distributed.run"]),
         ("horovod/gloo", "cpu", "horovodrun", ["/env/bin/horovodrun", "--gloo"]),
         ("horovod/nccl", "cuda", "horovodrun", ["/env/bin/horovodrun", "--gloo"]),
@@ -74,6 +75,7 @@ def test_launcher_by_cell(cell: str, device: str, launcher: str, first: list[str
     [
         ("local", "torchrun", "direct"),
         ("ddp/gloo", "mpirun", "torchrun"),
+        ("ddp/mpi", "torchrun", "mpirun"),
         ("horovod/gloo", "mpirun", "horovodrun"),
         ("horovod/mpi", "horovodrun", "mpirun"),
         ("horovod/gloo", "direct", "horovodrun"),
@@ -91,16 +93,18 @@ def test_a_cluster_without_a_launcher_is_refused() -> None:
 
 
 def test_horovod_absent_refuses_horovod_alone() -> None:
-    absent = Present(Packages(torch=True, horovod=False, libraries=()))
+    absent = Present(Packages(torch=True, horovod=False, mpi4py=False, libraries=()))
     for cell in ("horovod/gloo", "horovod/mpi"):
         with pytest.raises(UserError, match=r"^engine=horovod: .*ringduel install-horovod$"):
             choose.command(case(cell), spec(), absent)
     assert choose.command(case("ddp/gloo"), spec(), absent).argv[0] == "/env/bin/python"
+    with pytest.raises(UserError, match=r"^transport=mpi: .*run: /env/bin/python -m pip install 'mpi4py>=4.1'$"):
+        choose.command(case("ddp/mpi"), spec(), absent)
 
 
 def test_an_environment_without_torch_is_refused() -> None:
     with pytest.raises(UserError, match=r"^python=/env/bin/python: its environment has no torch"):
-        choose.command(case("local"), spec(), Present(Packages(torch=False, horovod=False, libraries=())))
+        choose.command(case("local"), spec(), Present(Packages(torch=False, horovod=False, mpi4py=False, libraries=())))
 
 
 @pytest.mark.parametrize(

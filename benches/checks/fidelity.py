@@ -1,0 +1,288 @@
+"""`make fidelity`: is our step as fast and as lean as a bare script's? A benchmark of Ringduel itself.
+
+Time: both steps live in the same rank processes and take turns, block by block, in balanced order (`turns`). The ratio
+of a launch is the mean over its rounds of log(our block ÷ theirs), blocks as their slowest rank saw them; intervals are
+t intervals over launches. One set of processes cancels what differs from process to process (layout of memory, place
+on the cores, connections). It hides what a process has once: start-up, the agent beside each rank, our environment
+(threads, Horovod's variables, all at their defaults); and garbage collection, which is off in both. It hides nothing
+that a step does: batches, zeroing, forward, backward, reduction, update, our loop and its marks. Both sides share one
+gloo group or one background thread of Horovod, where the script's tensors have other names.
+
+Memory: peak resident memory of each alone, in processes of its own under the same launcher, the largest over ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis import stats
+from analysis.estimate import Estimate
+from benches import driver, record
+from benches.checks import TURNS
+from benches.config import compose
+from benches.ending import failed_rank
+from benches.errors import UserError
+from benches.spec import Case, dump
+from launchers import choose
+from launchers.lock import machine_lock
+from launchers.spec import LaunchSpec
+from launchers.supervise import StopFlag, interrupts, run
+from launchers.tools import Tools
+
+HERE = Path(__file__).resolve().parent
+LIMIT_S = 120.0
+"""For one launch."""
+MOST_MEMORY_MB = 64.0
+SCRIPTS = {
+    "local": "local.py",
+    "ddp/gloo": "ddp_gloo.py",
+    "ddp/mpi": "ddp_mpi.py",
+    "horovod/gloo": "horovod_cpu.py",
+    # Horovod's own documentation starts one and the same script under horovodrun and under mpirun.
+    "horovod/mpi": "horovod_cpu.py",
+}
+"""By cell, the script that a practitioner would write."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that is compared, and what must hold."""
+
+    config: str
+    """Its file in conf/model/."""
+    block_steps: int
+    rounds: int
+    """Even, so that each side is first as often as the other."""
+    most_off: float
+    """Bar of the point estimate, as a share of 1."""
+    most_high: float
+    """Bar of the upper end of the interval."""
+
+
+MODELS = {
+    "resnet18": Model("resnet18_64", block_steps=3, rounds=8, most_off=0.01, most_high=0.02),
+    "mlp": Model("mlp", block_steps=50, rounds=16, most_off=0.03, most_high=0.04),
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Our case and the script beside it."""
+
+    model: str
+    case: Case
+
+    @property
+    def script(self) -> Path:
+        return HERE / "bare" / SCRIPTS[self.case.cell]
+
+    @property
+    def label(self) -> str:
+        return f"{self.case.cell.replace('/', '-')}-{self.model}"
+
+
+class LaunchFailed(Exception):
+    """Why a launch gave no numbers, in one line."""
+
+
+class Bench:
+    """Launches pairs, into one folder."""
+
+    def __init__(self, folder: Path, stop: StopFlag) -> None:
+        self.folder, self.stop, self.tools = folder, stop, Tools()
+
+    def turns(self, pair: Pair, launch: int, rounds: int) -> dict[str, NDArray[np.float64]]:
+        """Block seconds of the slowest rank, by side, shape (rounds,)."""
+        out = self.folder / pair.label / str(launch)
+        words = ("--rounds", str(rounds), "--launch", str(launch), "--script", str(pair.script), "--model", pair.model)
+        self._start(pair, out, ("-m", "benches.checks.turns", *self._case(pair), "--out", str(out), *words))
+        found = json.loads((out / TURNS).read_text())
+        return {side: np.array(blocks).max(axis=1) for side, blocks in found.items()}
+
+    def ours_alone(self, pair: Pair) -> float:
+        """Peak memory of our worker, of the rank that has most, in MiB."""
+        out = self.folder / pair.label / "ours-alone"
+        self._start(pair, out, ("-m", "benches.worker", *self._case(pair), "--out", str(out), "--rounds", "1"))
+        return max(record.read(out).peak_memory_mb)
+
+    def theirs_alone(self, pair: Pair) -> float:
+        """Peak memory of the script, of the rank that has most, in MiB."""
+        out = self.folder / pair.label / "theirs-alone"
+        self._start(pair, out, (str(HERE / "alone.py"), str(out), str(pair.script), pair.model))
+        peaks = [float(path.read_text()) for path in out.glob("peak*")]
+        if len(peaks) != pair.case.cluster.world_size:
+            raise LaunchFailed(f"{len(peaks)} peaks of memory from {pair.case.cluster.world_size} ranks")
+        return max(peaks)
+
+    def _case(self, pair: Pair) -> tuple[str]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{pair.label}.yaml"
+        path.write_text(dump(pair.case))
+        return (str(path),)
+
+    def _start(self, pair: Pair, out: Path, args: tuple[str, ...]) -> None:
+        """Run one set of ranks to its end. Raises LaunchFailed, or KeyboardInterrupt where it was interrupted."""
+        out.mkdir(parents=True)
+        spec = LaunchSpec(
+            python=sys.executable,
+            args=args,
+            nodes=1,
+            ranks_per_node=pair.case.cluster.ranks_per_node,
+            cwd=str(driver.CHECKOUT),
+            env=driver.environment(pair.case),
+            yield_when_idle=pair.case.cluster.mpi_yield_when_idle,
+            as_root=os.geteuid() == 0,
+        )
+        command = choose.command(pair.case, spec, self.tools)
+        (out / "command.sh").write_text(command.text() + "\n")
+        log = out / "logs" / "launcher.log"
+        outcome = run(command, log=log, limit_s=LIMIT_S, token=secrets.token_hex(8), stop=self.stop)
+        if outcome.status == "interrupted":
+            raise KeyboardInterrupt
+        if outcome.status != "ok":
+            # A launch that is ended for its time has ranks that were killed, which is not the cause.
+            rank = failed_rank(out) if outcome.status == "failed" else None
+            raise LaunchFailed(f"{rank or outcome.reason}; see {log}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was found of one pair."""
+
+    pair: Pair
+    step_s: float
+    """Theirs: median over launches and rounds."""
+    ratio: Estimate
+    """Our step time ÷ theirs."""
+    memory_mb: tuple[float, float]
+    """Ours and theirs."""
+
+    def faults(self) -> list[str]:
+        """What does not hold, in words."""
+        model, ratio, (ours, theirs) = MODELS[self.pair.model], self.ratio, self.memory_mb
+        edge = 1 + model.most_off
+        found = {
+            f"ratio beyond {model.most_off:.0%}": not 1 / edge <= ratio.value <= edge,
+            f"high end not below {model.most_high:.0%}": not ratio.high < 1 + model.most_high,
+            f"memory beyond {MOST_MEMORY_MB:.0f} MiB": not abs(ours - theirs) <= MOST_MEMORY_MB,
+        }
+        return [text for text, holds in found.items() if holds]
+
+
+def make_pair(cell: str, model: str) -> Pair:
+    """The pair of one cell and model. Raises UserError."""
+    engine, _, transport = cell.partition("/")
+    ranks = 1 if engine == "local" else 2
+    words = [f"model={MODELS[model].config}", f"engine={engine}", "device=cpu", f"cluster.ranks_per_node={ranks}"]
+    words += [f"transport={transport}"] if transport else []
+    words += [f"block_steps={MODELS[model].block_steps}", f"limit_s={LIMIT_S}"]
+    return Pair(model, compose(words).study.contestants[0].case)
+
+
+def measure(bench: Bench, pairs: list[Pair], launches: int, share: float) -> Iterator[Row | tuple[Pair, str]]:
+    """Launch all and give each pair's row, or why there is none. `share`: of the rounds of a full launch."""
+    found: dict[str, list[dict[str, NDArray[np.float64]]]] = {pair.label: [] for pair in pairs}
+    failed: dict[str, str] = {}
+    # Launches outermost, so that a slow drift of the machine meets all pairs alike.
+    for launch in range(launches):
+        for pair in pairs:
+            if pair.label in failed:
+                continue
+            rounds = max(2, 2 * round(MODELS[pair.model].rounds * share / 2))
+            try:
+                blocks = bench.turns(pair, launch, rounds)
+            except LaunchFailed as error:
+                failed[pair.label] = str(error)
+                continue
+            found[pair.label].append(blocks)
+            told = float(np.exp(np.mean(np.log(blocks["ours"] / blocks["theirs"]))))
+            print(f"launch {launch + 1} of {launches}, {pair.label}: {told:.4f}", file=sys.stderr, flush=True)
+    for pair in pairs:
+        if pair.label in failed:
+            yield pair, failed[pair.label]
+            continue
+        try:
+            yield row(pair, found[pair.label], (bench.ours_alone(pair), bench.theirs_alone(pair)))
+        except LaunchFailed as error:
+            yield pair, str(error)
+
+
+def row(pair: Pair, launches: list[dict[str, NDArray[np.float64]]], memory_mb: tuple[float, float]) -> Row:
+    """Reduce the blocks of a pair's launches."""
+    ours, theirs = (np.array([blocks[side] for blocks in launches]) for side in ("ours", "theirs"))
+    ratio = stats.ratio_of_pairs(stats.log_ratios(ours, theirs))
+    return Row(pair, float(np.median(theirs)) / pair.case.block_steps, ratio, memory_mb)
+
+
+COLUMNS = "{:13} {:9} {:>8} {:>2} {:>7} {:>16} {:>15} {:>7}  {}"
+
+
+def show(one: Row | tuple[Pair, str]) -> str:
+    """One line of the table."""
+    if not isinstance(one, Row):
+        pair, reason = one
+        return COLUMNS.format(pair.case.cell, pair.model, "", "", "", "", "", "", f"failed: {reason}")
+    ratio, (ours, theirs) = one.ratio, one.memory_mb
+    interval = f"{ratio.low:.4f} – {ratio.high:.4f}"
+    memory = f"{ours:.0f} – {theirs:.0f}"
+    step = f"{one.step_s * 1e3:.2f}"
+    cells = (one.pair.case.cell, one.pair.model, step, ratio.n, f"{ratio.value:.4f}", interval, memory)
+    return COLUMNS.format(*cells, f"{ours - theirs:+.0f}", "; ".join(one.faults()) or "holds")
+
+
+def header() -> str:
+    """The table's first line; ratio: our step time ÷ theirs, memory: peak of ours – theirs, in MiB."""
+    return COLUMNS.format(
+        "cell", "model", "ms/step", "n", "ratio", "95 % interval", "MiB ours–theirs", "diff", "verdict"
+    )
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line. Raises SystemExit with status 2 for what it does not know."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benches.checks.fidelity", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="a try: two launches, half the rounds")
+    parser.add_argument("--launches", type=int, help="launches of each pair (default: 6, quick: 2)")
+    parser.add_argument("--cells", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS))
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--results", type=Path, default=Path("results/runs"), help="(default: %(default)s)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table. Exit status: 0 all holds (or a mere try), 1 something does not, 2 a mistake, 130 interrupted."""
+    options = parse(arguments)
+    launches = options.launches or (2 if options.quick else 6)
+    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
+    folder = options.results.absolute() / f"fidelity-{stamp}"
+    try:
+        pairs = [make_pair(cell, model) for cell in options.cells for model in options.models]
+        with machine_lock("fidelity") as others, interrupts() as stop:
+            for other in others:
+                print(f"warning: study {other.study} runs on this machine; each disturbs the other", file=sys.stderr)
+            rows = list(measure(Bench(folder, stop), pairs, launches, 0.5 if options.quick else 1.0))
+    except UserError as error:
+        print(f"fidelity: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("fidelity: interrupted", file=sys.stderr)
+        return 130
+    print(header(), *map(show, rows), f"raw seconds: {folder}", sep="\n")
+    bad = any(not isinstance(one, Row) or one.faults() for one in rows)
+    return 1 if bad and not options.quick else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

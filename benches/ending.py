@@ -1,0 +1,74 @@
+"""How a launch ended, told from what its agents, its ranks' logs and its supervisor say."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+from benches import record
+from benches.schedule import Turn
+from benches.worker import PARITY_FAILED
+from launchers.spec import Command
+from launchers.supervise import Outcome
+
+LOG_TAIL_LINES = 25
+
+
+def exits(out: Path) -> list[dict[str, Any]]:
+    """How ranks ended, as their agents noted, the first end first."""
+    paths = sorted((out / "exits").glob("rank*.json"), key=lambda path: path.stat().st_mtime_ns)
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def failed_rank(out: Path) -> str | None:
+    """One line on the first rank that ended badly; None while there is none."""
+    bad = [one for one in exits(out) if one["exit_code"] not in (0, PARITY_FAILED)]
+    # A launcher that takes its job down sends SIGTERM to the other ranks: the cause is the one that had no such end.
+    bad.sort(key=lambda one: one["signal"] == "SIGTERM")
+    return describe_exit(bad[0]) if bad else None
+
+
+def describe_exit(one: dict[str, Any]) -> str:
+    """`rank 1: killed by SIGKILL in warmup`."""
+    how = f"killed by {one['signal']}" if one["signal"] else f"exited with status {one['exit_code']}"
+    return f"rank {one['rank']}: {one['error'] or how} in {one['phase'] or 'start-up'}"
+
+
+def read_progress(out: Path) -> dict[str, Any]:
+    """What rank 0 last said; empty before it said anything."""
+    path = out / "progress.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def failed_header(
+    turn: Turn, out: Path, command: Command, started: datetime.datetime, outcome: Outcome
+) -> record.Header:
+    """The record of a launch whose ranks left none."""
+    status = outcome.status if outcome.status != "ok" else "failed"
+    reason = outcome.reason or failed_rank(out) or "the launcher ended well but no rank wrote a record"
+    if outcome.status == "failed":
+        reason = failed_rank(out) or reason
+    said = read_progress(out).get("phase")
+    return record.Header(
+        case_id=turn.case.id,
+        case=turn.case,
+        launch=turn.launch,
+        status=status,
+        reason=reason if outcome.status != "timeout" or not said else f"{reason} (rank 0 was in {said})",
+        log_tail=log_tail(out),
+        command=command.text(),
+        started_at=started.isoformat(timespec="seconds"),
+        duration_s=outcome.duration_s,
+        world_size=0,
+    )
+
+
+def log_tail(out: Path) -> list[str]:
+    """Last lines of the log of the rank that failed first, or of the launcher where no rank came so far."""
+    bad = [one for one in exits(out) if one["exit_code"] != 0]
+    logs = [out / "logs" / f"rank{one['rank']}.log" for one in bad]
+    logs += [*sorted((out / "logs").glob("rank*.log")), out / "logs" / "launcher.log"]
+    texts = (path.read_text(errors="replace").strip() for path in logs if path.exists())
+    return next((text.splitlines()[-LOG_TAIL_LINES:] for text in texts if text), [])

@@ -3,6 +3,7 @@
 # make test          lint, then all tests
 # make fidelity      is our step as fast as a bare script's? About 15 minutes; ARGS=--quick for a try
 # make hook-cost     what our Python hook adds to a step; ARGS='study.launches=3' for a try
+# make curve-check   does our all-reduce curve over MPI agree with a bare mpi4py loop? ARGS='--max-mb 4' for a try
 # make gpu-check     on one GPU: builds Horovod with NCCL, runs both engines, prints their records; ARGS=--dry-run
 # make clean         remove the environment and caches; results stay
 #
@@ -21,7 +22,7 @@ INSTALL := $(BIN)/python -m pip install --no-compile
 comma := ,
 EXTRAS := data,mpi$(if $(findstring torchvision,$(TORCH)),$(comma)vision)
 
-.PHONY: compare compare-gpu test lint fidelity hook-cost gpu-check clean
+.PHONY: compare compare-gpu test lint fidelity hook-cost curve-check gpu-check clean
 .DELETE_ON_ERROR:
 
 compare: $(VENV)/.horovod
@@ -43,6 +44,9 @@ fidelity: $(VENV)/.horovod
 
 hook-cost: $(VENV)/.installed
 	$(BIN)/python -m benches.checks.hook_cost $(ARGS)
+
+curve-check: $(VENV)/.installed
+	$(BIN)/python -m benches.checks.curve_check $(ARGS)
 
 # It builds Horovod itself, since that is a part of what it checks.
 gpu-check: $(VENV)/.installed

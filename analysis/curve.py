@@ -1,7 +1,7 @@
 """The all-reduce curve: time, algbw and busbw against size. Bytes, seconds, and 10^9 bytes a second (GB/s).
 
-algbw and busbw are those of nccl-tests (doc/PERFORMANCE.md): algbw = bytes ÷ time; busbw = algbw × 2(n−1)/n, since every
-rank must send and receive that share of the message, so that it can be held against the speed of a link at any n.
+algbw and busbw are those of nccl-tests (doc/PERFORMANCE.md): algbw = bytes ÷ time; busbw = algbw × 2(n−1)/n, for each
+rank must send and receive that share of the message; so it can be held against the speed of a link at any n.
 """
 
 from __future__ import annotations

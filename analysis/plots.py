@@ -85,7 +85,7 @@ def curves(summary: Summary) -> Figure:
     for axis, rows in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         _curve_panel(axis, rows[:MOST_ROWS])
         axis.set_title(_title(f"{headline.subject(rows)}: {_fastest_curve(rows)}", 96), loc="left", fontsize=9)
-    scale = "message (horizontal) against busbw in GB/s, 10^9 bytes a second; median of launches; both scales logarithmic"
+    scale = "size of the message against busbw in GB/s (10^9 bytes a second), median of launches; both logarithmic"
     _legend(figure, [row for rows in panels for row in rows], scale)
     return figure
 

@@ -102,6 +102,6 @@ def _failures(row: Row, launches: pd.DataFrame) -> Iterator[Failure]:
     if not len(ended):
         return
     ended.loc[ended["parity_passed"].isin([False]), "kind"] = "parity"
-    for (kind, status, reason), alike in ended.groupby(["kind", "status", "reason"], sort=False):
-        numbers, tail = tuple(alike["launch"].tolist()), alike["log_tail"].iloc[0]
+    for (kind, status, reason), group in ended.groupby(["kind", "status", "reason"], sort=False):
+        numbers, tail = tuple(group["launch"].tolist()), group["log_tail"].iloc[0]
         yield Failure(row, str(kind), numbers, str(status), str(reason), tuple(tail))

@@ -8,7 +8,7 @@ Contestants meet where point and world size are the same. They may differ in
   `ddp: {precision: [fp32, bf16]}`. Across engines it is not, since two things would then differ at once; the same sweep
   as an axis, `study.axes.precision=[fp32,bf16]`, keeps them apart;
 - what leaves a step as it is (`HARMLESS`); that is listed in the result.
-Every other difference biases the comparison and is refused, unless `study.allow_unfair` names its key, or a key above it
+Every other difference biases the comparison and is refused, unless `study.allow_unfair` names its key or one above it
 (`cluster.env` for `cluster.env.NCCL_ALGO`); then it is listed. A key that joins Case later counts as one that biases.
 
 Two settings of DDP are more than its own (`SHARED`): they change the work of a step, and Horovod's counterpart is fixed
@@ -27,11 +27,11 @@ from benches.explain import flatten, hint_of, nearest_key, show
 from benches.spec import Case, Contestant, Study, plain
 
 OWN = ("engine", "transport", "ddp", "horovod")
-HARMLESS = ("warmup_steps", "block_steps", "limit_s", "allow_oversubscribe", "cluster.launcher")
+HARMLESS = ("warmup_steps", "block_steps", "limit_s", "curve_max_mb", "allow_oversubscribe", "cluster.launcher")
 """They change how long is measured, or what starts the ranks, and not what a step does."""
 SHARED = {"ddp.broadcast_buffers": (), "ddp.comm_hook": ("horovod.compression",)}
-"""Settings of DDP with their names under Horovod. Whether a model has buffers, only a rank that built it knows: one that
-has none is refused too."""
+"""Settings of DDP with their names under Horovod. Whether a model has buffers, only a rank that built it knows, so one
+without them is refused too."""
 BY_GROUP = {"model.name": "model", "data.name": "data", "cluster.name": "cluster"}
 """A file is called by its group; `FILES` holds what it brings, which needs no line of its own where files differ."""
 FILES = {"model": ("model",), "data": ("data.root", "data.workers")}
@@ -140,6 +140,6 @@ def _refusal(found: Difference) -> str:
     # As an axis, a setting of DDP alone would still stand on one side only.
     remedy = "make it equal" if key in SHARED else f"make it equal, sweep it (study.axes.{key}=…)"
     return (
-        f"{key}: contestants {a} ({show(found.values[a])}) and {b} ({show(found.values[b])}) differ in it{where}, and it "
-        f"is not what is compared; {remedy}, or allow it: study.allow_unfair=[{key}]"
+        f"{key}: contestants {a} ({show(found.values[a])}) and {b} ({show(found.values[b])}) differ in it{where}, "
+        f"and it is not what is compared; {remedy}, or allow it: study.allow_unfair=[{key}]"
     )

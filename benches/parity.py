@@ -25,8 +25,10 @@ from benches.workloads.train import Workload, batch_numbers, compiled, make_opti
 PARITY_STEP = 0
 LOW_RANK_BOUND = 1e-3
 """Allowed to PowerSGD's products in fp32: 50 × what √k roundings come to for k = 10⁵, a tenth of one rank × 1.01."""
-FACTORS = 4 * 2.0**-24
-"""Rounding of the factors that gradients are multiplied by: 1/n, or two others with `gradient_predivide_factor`."""
+SHARED_FACTORS = 4 * 2.0**-24
+"""Rounding, in fp32 at least, of the factors that gradients are multiplied by: 1/n, or two with a second factor."""
+SHARED_MANTISSAS = 1 / 16
+"""Of u: with 2⁷ mantissas in bf16 the mean error of a product with 1/n is no longer 0 but up to 0.05 u (n ≤ 32)."""
 MOST_LOCAL_RANKS = 8
 """Above this many ranks, check (b) runs on a sample of them of this size."""
 
@@ -139,9 +141,9 @@ class Projection:
     """⟨delivered, mean⟩ ÷ ⟨mean, mean⟩ over all tensors: sees one rank's gradient scaled where rounding hides it.
 
     Roundings are independent and uniform in ±u, so their effect on the projection has a standard deviation of at most
-    u/√3·√(n+1)·√Σ(mean·magnitude)² ÷ Σmean², and of underflow·‖mean‖ ÷ Σmean² below the normal numbers; the bound is six
-    of each (Higham, section 2.8, statistical estimates) and the rounding of factors such as 1/n, in fp32 at least, which
-    all elements share. PowerSGD delivers PPᵀ·mean with orthonormal columns P, so that there
+    u/√3·√(n+1)·√Σ(mean·magnitude)² ÷ Σmean², and of underflow·‖mean‖ ÷ Σmean² below the normal numbers; the bound is
+    six of each (Higham, section 2.8, statistical estimates), and what all elements share, however many they are (see
+    SHARED_FACTORS, SHARED_MANTISSAS). PowerSGD delivers PPᵀ·mean with orthonormal columns P, so that there
     ⟨delivered, mean⟩ ÷ ⟨delivered, delivered⟩ is 1, but for the rounding of matrix products.
     """
 
@@ -149,6 +151,7 @@ class Projection:
     inner: float = 0.0
     square: float = 0.0
     variance: float = 0.0
+    shared: float = SHARED_FACTORS
 
     def add(self, delivered: torch.Tensor, mean: Mean) -> None:
         """Take in one tensor."""
@@ -163,13 +166,14 @@ class Projection:
         u = unit_roundoff(self.wire.dtype(delivered))
         self.variance += self.wire.roundings(mean.ranks) * u**2 / 3 * float(weight.dot(weight))
         self.variance += self.wire.underflow(delivered, mean.ranks) ** 2 * square
+        self.shared = max(self.shared, SHARED_MANTISSAS * u)
 
     def result(self) -> tuple[float, float]:
         """|projection - 1| and its bound."""
         if self.square == 0:
             return 0.0, 0.0
-        bound = LOW_RANK_BOUND if self.wire.lossy == "powersgd" else 6 * self.variance**0.5 / self.square + FACTORS
-        return abs(self.inner / self.square - 1), bound
+        rounding = 6 * self.variance**0.5 / self.square + self.shared
+        return abs(self.inner / self.square - 1), LOW_RANK_BOUND if self.wire.lossy == "powersgd" else rounding
 
 
 def check(engine: Engine, workload: Workload, trainer: Trainer, twin: nn.Module) -> Parity:

@@ -81,6 +81,8 @@ class Launch:
             self._gather(None)
             self._write(trainer, verdict, None, "failed")
             return PARITY_FAILED
+        # The gate's gradients, or they would lie between the holes that it leaves, and memory would grow around them.
+        trainer.zero_grad()
         if not forget_peak(engine.device):
             self.warnings.append("peak_memory_mb holds the parity gate too: this host cannot reset the peak")
         torch.manual_seed(stream_seed(case.seed, 1, engine.rank))

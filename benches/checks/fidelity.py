@@ -8,7 +8,8 @@ on the cores, connections). It hides what a process has once: start-up, the agen
 that a step does: batches, zeroing, forward, backward, reduction, update, our loop and its marks. Both sides share one
 gloo group or one background thread of Horovod, where the script's tensors have other names.
 
-Memory: peak resident memory of each alone, in processes of its own under the same launcher, the largest over ranks.
+Memory: peak resident memory of each alone, in processes of its own under the same launcher, the largest over ranks;
+ours from after the parity gate, as in a record.
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ class HorovodEngine(Engine):
         self.hvd = hvd
         self.mpi = horovod_trace.own_mpi() if case.uses_mpi else None
         before = threads()
-        hvd.init()
+        with horovod_trace.restartable(self.settings):
+            hvd.init()
         self.bound = core_of(threads() - before)
         self.rank, self.world_size = hvd.rank(), hvd.size()
         self._check_transport()
@@ -108,7 +109,8 @@ class HorovodEngine(Engine):
 
     def messages(self, steps: Callable[[int], None]) -> dict[str, Any]:
         # One rank sends nothing; messages in several streams overlap and cannot be told apart.
-        if self.world_size == 1 or self.settings.num_nccl_streams > 1:
+        untold = self.world_size == 1 or self.settings.num_nccl_streams > 1
+        if untold or not horovod_trace.can_restart(self.settings):
             return {}
         return horovod_trace.messages(self, self.hvd, steps)
 

@@ -17,13 +17,37 @@ from typing import Any
 
 from benches import timeline
 from benches.engines.base import Engine
+from benches.spec import HorovodSettings
 
 UNTRACED_STEPS, TRACED_STEPS = 2, 4
 """Those before the traced ones fill the response cache."""
+CYCLE_TIME = "HOROVOD_CYCLE_TIME"
+DEFAULT_CYCLE_MS = 1.0
 RENDEZVOUS = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 """Where Horovod's ranks find each other over gloo, as horovodrun tells them."""
 MPI_THREAD_MULTIPLE = 3
 """The same number in Open MPI and MPICH."""
+
+
+def can_restart(settings: HorovodSettings) -> bool:
+    """Whether Horovod started under `restartable` takes a second `init`."""
+    return settings.cycle_time_ms == DEFAULT_CYCLE_MS
+
+
+@contextmanager
+def restartable(settings: HorovodSettings) -> Iterator[None]:
+    """Around the first `init`: hides a cycle time that is the default anyway.
+
+    Horovod dies in a second `init` where both cycle time and fusion threshold stood in the environment of the first:
+    it then writes a default into a vector that holds neither of them any more (BayesianParameter::SetValue in
+    horovod/common/parameter_manager.cc, 0.28.1).
+    """
+    hidden = os.environ.pop(CYCLE_TIME, None) if can_restart(settings) else None
+    try:
+        yield
+    finally:
+        if hidden is not None:
+            os.environ[CYCLE_TIME] = hidden
 
 
 def messages(engine: Engine, hvd: Any, steps: Callable[[int], None]) -> dict[str, Any]:

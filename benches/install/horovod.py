@@ -20,7 +20,7 @@ from benches.install.build import RECORD, build, cached, install_wheel, uninstal
 from benches.install.plan import Plan
 from benches.install.steps import Steps, first_error
 from benches.install.toolkit import CudaPlan
-from launchers.supervise import output
+from launchers.supervise import interrupts, output
 
 SITE = Path(sysconfig.get_path("platlib"))
 """Where pip puts the wheel."""
@@ -57,6 +57,7 @@ def install(gpu: bool = False, force: bool = False) -> None:
     """Leave a working Horovod in this environment. Raises UserError or BuildError, each of one line.
 
     Progress goes to stderr, the outcome to stdout. `gpu`: with NCCL. `force`: replace an importable one.
+    Ctrl-C or SIGTERM: KeyboardInterrupt, once the build has ended.
     """
     present = find()
     if present is not None and not force and keep(present, gpu):
@@ -67,8 +68,8 @@ def install(gpu: bool = False, force: bool = False) -> None:
     standard = plan.cxx_standard(torch)
     cuda = toolkit.plan_gpu(torch, SITE, os.environ) if gpu else None
     cache = plan.cache(os.environ)
-    with tempfile.TemporaryDirectory(prefix="ringduel-horovod-") as work:
-        steps = Steps(Path(work), cache / "logs" / f"{Path(work).name}.log")
+    with interrupts() as stop, tempfile.TemporaryDirectory(prefix="ringduel-horovod-") as work:
+        steps = Steps(Path(work), cache / "logs" / f"{Path(work).name}.log", stop=stop)
         kit = mpi.ensure(os.environ, steps)
         libraries = [*kit.libraries(), torch.folder / "lib", *([cuda.nccl / "lib"] if cuda else [])]
         wanted = Plan(
@@ -133,7 +134,8 @@ def _prove(cuda: CudaPlan | None, gpus: int, steps: Steps) -> None:
         steps.say(f"NCCL is built but not proven: that takes {proof.RANKS} GPUs, and {gpus} are visible")
     try:
         proof.prove(transports, steps)
-    except BuildError:
-        # What does not work must not pass for an importable Horovod in the next run.
+    except (BuildError, KeyboardInterrupt):
+        # What is not proven must not pass for an importable Horovod in the next run.
+        steps.stop = None
         uninstall(steps)
         raise

@@ -41,9 +41,11 @@ def prove(transports: list[str], steps: Steps) -> None:
     for transport, command in commands(transports, Tools()):
         steps.say(f"prove: all-reduce of {RANKS} ranks over {transport}")
         log = steps.work / f"proof-{transport}.log"
-        outcome = run(command, log=log, limit_s=LIMIT_S, token=uuid.uuid4().hex)
+        outcome = run(command, log=log, limit_s=LIMIT_S, token=uuid.uuid4().hex, stop=steps.stop)
         said = log.read_text(errors="replace")
         steps.note(f"$ {command.text()}\n{said}")
+        if outcome.status == "interrupted":
+            raise KeyboardInterrupt
         if outcome.status != "ok":
             cause = first_error(said) if said.strip() else outcome.reason
             raise BuildError(f"all-reduce over {transport}: {outcome.reason}: {cause}; log: {steps.log}")

@@ -16,7 +16,7 @@ from typing import TextIO
 from benches.errors import UserError
 from benches.install import BuildError
 from launchers.spec import Command
-from launchers.supervise import run
+from launchers.supervise import StopFlag, run
 
 PERCENT = re.compile(rb"^\s*\[\s*(\d+)%\]", re.MULTILINE)
 """How make shows progress under CMake."""
@@ -52,9 +52,11 @@ def pip() -> list[str]:
 class Steps:
     """Runs the commands of one build in the folder `work`, all into one log."""
 
-    def __init__(self, work: Path, log: Path, stream: TextIO | None = None) -> None:
+    def __init__(self, work: Path, log: Path, stream: TextIO | None = None, stop: StopFlag | None = None) -> None:
+        """`stop` ends the step that runs, and with it the build."""
         self.work = work
         self.log = log
+        self.stop = stop
         self._stream = stream or sys.stderr
         self._started = time.monotonic()
         self._line_open = False
@@ -80,9 +82,12 @@ class Steps:
         unset = [word for name in sorted(os.environ.keys() - env.keys()) for word in ("-u", name)]
         command = Command(("env", *unset, *argv), env, str(self.work))
         look = self._progress(start)
-        outcome = run(command, log=self.log, limit_s=limit_s, token=uuid.uuid4().hex, tick=look)
+        token = uuid.uuid4().hex
+        outcome = run(command, log=self.log, limit_s=limit_s, token=token, tick=look, stop=self.stop)
         look()
         self._end_line()
+        if outcome.status == "interrupted":
+            raise KeyboardInterrupt
         if outcome.status == "timeout":
             raise BuildError(f"{name}: {outcome.reason}; log: {self.log}")
         if outcome.status != "ok":

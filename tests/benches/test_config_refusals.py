@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from composing import resolved
 
+from benches.conffiles import CONF
 from benches.errors import UserError
 
 MODELS = "bert_base, custom, digits, gpt2_small, inception_v3, mlp, resnet101, resnet18, resnet18_64, resnet50, vgg16"
+EXPERIMENTS = ", ".join(sorted(path.stem for path in (CONF / "experiment").glob("*.yaml")))
 LOCAL = "study.contestants.base.engine=local"
 
 REFUSED = {
@@ -19,7 +21,7 @@ REFUSED = {
     ("model=resnt18",): f"model=resnt18: choices: {MODELS}",
     ("data=nope",): "data=nope: choices: digits, imagefolder, synthetic",
     ("cluster=nope",): "cluster=nope: choices: local",
-    ("experiment=nope",): "experiment=nope: choices: ci, gpu, smoke",
+    ("experiment=nope",): f"experiment=nope: choices: {EXPERIMENTS}",
     ("study.axes.model=[mlp,nope]",): f"study.axes.model=nope: choices: {MODELS}",
     ("study.contestants.ddp.model=nope",): f"study.contestants.ddp.model=nope: choices: {MODELS}",
     # Unknown keys.
@@ -85,7 +87,7 @@ REFUSED = {
     ("data.root=/a=b",): "data.root=/a=b: cannot be read; quote the value: data.root='\"/a=b\"'",
     # A list where there is no axis.
     ("model=[mlp,resnet18]",): "model=[mlp,resnet18]: takes one; several are an axis: study.axes.model=[mlp,resnet18]",
-    ("experiment=[ci,smoke]",): "experiment=[ci,smoke]: choices: ci, gpu, smoke",
+    ("experiment=[ci,smoke]",): f"experiment=[ci,smoke]: choices: {EXPERIMENTS}",
     ("seed=[1,2]",): "seed=[1,2]: takes one; several are an axis: study.axes.seed=[1,2]",
     ("engine=[ddp,horovod]",): (
         "engine=[ddp,horovod]: takes one; others are contestants: study.contestants.NAME.engine=…"

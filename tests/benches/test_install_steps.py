@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from benches.install import BuildError
 from benches.install.steps import Steps, first_error
+from launchers.supervise import StopFlag
 
 GCC = """
   [ 58%] Building CXX object horovod/torch/CMakeFiles/pytorch.dir/mpi_ops_v2.cc.o
@@ -118,6 +122,16 @@ def test_a_failure_names_its_cause_and_keeps_the_log(steps: Steps) -> None:
 def test_a_step_that_hangs_is_ended(steps: Steps) -> None:
     with pytest.raises(BuildError, match=r"hang: not done within its limit of 0\.5 s; log: "):
         steps.run("hang", [sys.executable, "-c", "import time; time.sleep(60)"], env=os.environ, limit_s=0.5)
+
+
+def test_an_interrupt_ends_the_step(tmp_path: Path) -> None:
+    flag = StopFlag()
+    steps = Steps(tmp_path, tmp_path / "build.log", io.StringIO(), flag)
+    threading.Timer(0.3, lambda: flag.signals.append(signal.SIGTERM)).start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        steps.run("wait", [sys.executable, "-c", "import time; time.sleep(60)"], env=os.environ, limit_s=60)
+    assert time.monotonic() - started < 10
 
 
 def test_a_step_sees_its_environment_and_no_other(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:

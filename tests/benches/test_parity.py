@@ -56,6 +56,16 @@ def test_sound_reductions_pass(ranks: int, dtype: str, divide_first: bool, seed:
     assert error <= bound
 
 
+@pytest.mark.parametrize("ranks", [3, 5, 7])
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+def test_a_rounded_factor_that_all_elements_share_is_no_fault(ranks: int, dtype: str) -> None:
+    """DDP multiplies by 1/n: in a large model its rounding outweighs those of the elements, which cancel."""
+    gradients = gradients_of(ranks, 2_000_000, DTYPES[dtype])
+    scaled = [gradient * (1 / ranks) for gradient in gradients]
+    error, bound = projection(sum(scaled[1:], scaled[0]), gradients)
+    assert error <= bound
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("fault", ["one rank x 1.01", "summed", "a rank left out", "scaled by the world size"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from benches import record, spec
@@ -138,10 +139,30 @@ def test_the_page_names_every_field_with_its_type(kind: type) -> None:
     assert found == wanted
 
 
-def test_the_page_names_every_column_of_the_samples() -> None:
+@pytest.mark.parametrize(("heading", "schema"), [("Samples", record.SAMPLE_SCHEMA), ("Curve", record.CURVE_SCHEMA)])
+def test_the_page_names_every_column_of_the_files(heading: str, schema: pa.Schema) -> None:
     types = {"dictionary<values=string, indices=int8, ordered=0>": "dictionary of text", "double": "float64"}
-    wanted = {f"`{field.name}`": types.get(str(field.type), str(field.type)) for field in record.SAMPLE_SCHEMA}
-    assert {name: type_ for name, type_, _, _ in documented("Samples")} == wanted
+    wanted = {f"`{field.name}`": types.get(str(field.type), str(field.type)) for field in schema}
+    assert {name: type_ for name, type_, _, _ in documented(heading)} == wanted
+
+
+def test_a_draft_is_adopted_when_the_ranks_break_and_gone_when_they_do_not(tmp_path: Path) -> None:
+    record.write_draft(tmp_path / "broken", make_header(), make_samples())
+    assert not (tmp_path / "broken" / record.HEADER).exists()
+    assert record.adopt_draft(tmp_path / "broken", "a warning")
+    assert record.read(tmp_path / "broken").warnings == ["a warning"]
+    assert record.read_samples(tmp_path / "broken").num_rows == 3
+    record.write_draft(tmp_path / "whole", make_header(), make_samples())
+    record.write(tmp_path / "whole", make_header(), make_samples())
+    names = sorted([record.HEADER, record.SAMPLES])
+    assert [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("broken", "whole")] == [names] * 2
+    assert not record.adopt_draft(tmp_path, "a warning")
+
+
+def test_a_curve_is_written_beside_the_samples(tmp_path: Path) -> None:
+    curve = pa.table([[0], [4], [0], [0.5]], names=record.CURVE_SCHEMA.names)
+    record.write(tmp_path, make_header(), make_samples(), curve)
+    assert pq.read_table(tmp_path / record.CURVE).schema.equals(record.CURVE_SCHEMA)
 
 
 def test_the_page_names_every_key_of_the_provenance(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +176,9 @@ def test_the_page_names_every_key_of_the_provenance(monkeypatch: pytest.MonkeyPa
     assert "hush" not in str(job) + str(provenance.of_rank())
 
 
-@pytest.mark.parametrize("heading", ["Samples", "Frozen", "Provenance", *(kind.__name__ for kind in DOCUMENTED)])
+@pytest.mark.parametrize(
+    "heading", ["Samples", "Curve", "Frozen", "Provenance", *(kind.__name__ for kind in DOCUMENTED)]
+)
 def test_every_field_on_the_page_has_a_unit_and_a_meaning(heading: str) -> None:
     rows = list(documented(heading))
     assert rows

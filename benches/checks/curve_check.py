@@ -1,0 +1,155 @@
+"""`make curve-check`: does our all-reduce curve over MPI agree with a bare mpi4py loop? A benchmark of Ringduel itself.
+
+Both live in the same ranks and take turns at each size, in balanced order: ours as the workload times it under DDP over
+MPI, and a loop around mpi4py's `Allreduce` on MPI_COMM_WORLD. A turn's time is the mean of its all-reduces on the slowest
+rank; the ratio of a size is the median over its rounds. Horovod has no part in it: its cycle comes on top of MPI's time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benches import driver
+from benches.config import compose
+from benches.errors import UserError
+from benches.spec import Case, dump, load_case
+from launchers import choose
+from launchers.lock import machine_lock
+from launchers.spec import LaunchSpec
+from launchers.supervise import interrupts, run
+from launchers.tools import Tools
+
+FROM_BYTES = 64 * 2**10
+"""Below it a call of Python is no longer small against the message."""
+MOST_OFF = 0.05
+TURN_S = 0.05
+"""About the time of one turn of one side."""
+LIMIT_S = 1200.0
+FOUND = "curve.json"
+Times = list[tuple[float, float]]
+"""Seconds of one all-reduce on the slowest rank: ours and the bare loop's, one pair a round."""
+
+
+def measure(case: Case, most_mb: float, rounds: int) -> dict[int, Times]:
+    """Of one rank, by size; the same on every rank. Collective."""
+    import torch
+
+    from benches import engines
+    from benches.workloads import allreduce
+
+    torch.set_num_threads(case.cluster.threads_per_rank)
+    engine = engines.join(case)
+    try:
+        found: dict[int, Times] = {}
+        for size in (size for size in allreduce.sizes(most_mb) if size >= FROM_BYTES):
+            tensor, bare = torch.zeros(size // 4), Bare(size)
+            once = allreduce.slowest(engine, bare.seconds(3))
+            count = max(3, round(TURN_S / once))
+            found[size] = []
+            for number in range(rounds):
+                times = {}
+                for side in ("ours", "bare")[:: 1 if number % 2 == 0 else -1]:
+                    took = (
+                        bare.seconds(count) if side == "bare" else np.mean(allreduce.time_sums(engine, tensor, count))
+                    )
+                    times[side] = allreduce.slowest(engine, float(took))
+                found[size].append((times["ours"], times["bare"]))
+        return found
+    finally:
+        engine.close()
+
+
+class Bare:
+    """The loop that one would write with mpi4py and nothing else."""
+
+    def __init__(self, size: int) -> None:
+        from mpi4py import MPI
+
+        self.mpi: Any = MPI
+        self.buffer = np.zeros(size // 4, dtype=np.float32)
+
+    def seconds(self, count: int) -> float:
+        """Seconds of one all-reduce on this rank, the mean of `count`."""
+        comm, in_place, buffer = self.mpi.COMM_WORLD, self.mpi.IN_PLACE, self.buffer
+        comm.Barrier()
+        start = time.perf_counter()
+        for _ in range(count):
+            comm.Allreduce(in_place, buffer)
+        return (time.perf_counter() - start) / count
+
+
+def launch(options: argparse.Namespace, folder: Path) -> dict[int, Times]:
+    """Start the ranks and read what they found. Raises UserError where they ended badly."""
+    words = ["model=digits", "engine=ddp", "transport=mpi", "device=cpu", f"cluster.ranks_per_node={options.ranks}"]
+    case = compose(words).study.contestants[0].case
+    (folder / "case.yaml").write_text(dump(case))
+    numbers = ("--max-mb", str(options.max_mb), "--rounds", str(options.rounds))
+    spec = LaunchSpec(
+        python=sys.executable,
+        args=("-m", "benches.checks.curve_check", "--folder", str(folder), *numbers),
+        nodes=1,
+        ranks_per_node=options.ranks,
+        cwd=str(driver.CHECKOUT),
+        env=driver.environment(case),
+        yield_when_idle=case.cluster.mpi_yield_when_idle,
+        as_root=os.geteuid() == 0,
+    )
+    command = choose.command(case, spec, Tools())
+    with machine_lock("curve-check"), interrupts() as stop:
+        outcome = run(command, log=folder / "log", limit_s=LIMIT_S, token=secrets.token_hex(8), stop=stop)
+    if outcome.status == "interrupted":
+        raise KeyboardInterrupt
+    if outcome.status != "ok":
+        tail = (folder / "log").read_text(errors="replace").strip().splitlines()[-15:]
+        raise UserError("\n".join([f"curve-check: {outcome.reason}", *tail]))
+    return {int(size): [(a, b) for a, b in times] for size, times in json.loads((folder / FOUND).read_text()).items()}
+
+
+def show(found: dict[int, Times]) -> bool:
+    """Print the table; whether every size agrees."""
+    print(f"{'bytes':>10} {'ours, µs':>12} {'bare, µs':>12} {'ratio':>7} {'10–90 % of rounds':>20}")
+    agrees = True
+    for size, times in found.items():
+        ours, bare = np.median(np.array(times), axis=0) * 1e6
+        low, ratio, high = np.quantile([a / b for a, b in times], [0.1, 0.5, 0.9])
+        good = abs(ratio - 1) <= MOST_OFF
+        agrees &= bool(good)
+        spread = f"{low:.3f} … {high:.3f}"
+        print(f"{size:>10} {ours:>12.1f} {bare:>12.1f} {ratio:>7.3f} {spread:>20}{'' if good else '  beyond 5 %'}")
+    return agrees
+
+
+def main() -> int:
+    """Run the ranks and judge; with --folder, be one of them."""
+    parser = argparse.ArgumentParser(prog="make curve-check", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--max-mb", type=float, default=256.0, help="largest message (default: %(default)g)")
+    parser.add_argument("--rounds", type=int, default=20, help="turns of each side at a size (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.folder:
+        found = measure(load_case(options.folder / "case.yaml"), options.max_mb, options.rounds)
+        (options.folder / FOUND).write_text(json.dumps(found))  # every rank writes the same
+        return 0
+    try:
+        with tempfile.TemporaryDirectory(prefix="ringduel-curve-") as folder:
+            agrees = show(launch(options, Path(folder)))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print("agrees within 5 % at every size" if agrees else "does not agree within 5 %")
+    return 0 if agrees else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,7 +9,7 @@ MEANINGS = {
     "provisional": f"fewer than {stats.PROVISIONAL_BELOW} launches",
     "oversubscribed": "ranks × threads exceed the cores of a host",
     "lossy": "gradients lose digits on their way (fp16, bf16) or travel as low-rank products (powersgd)",
-    "our-hook": "gradients go through a Python hook of ours; DDP over gloo with ddp.through_hook=true measures its cost",
+    "our-hook": "gradients go through a Python hook of ours; ddp.through_hook=true over gloo measures its cost",
     "virtual": "nodes are network namespaces of one machine",
 }
 APART = frozenset({"virtual"})

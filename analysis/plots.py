@@ -94,7 +94,9 @@ def _curve_panel(axis: Axes, rows: Sequence[Row]) -> None:
     for row, style in zip(rows, _styles(rows), strict=True):
         sizes, rates = [point.bytes for point in row.curve], [point.busbw.value for point in row.curve]
         colour, marker = COLOURS[row.case.engine], MARKERS[row.case.transport]
-        axis.plot(sizes, rates, marker=marker, ls=style, color=colour, mfc="none", ms=5, lw=1.3)
+        axis.plot(sizes, rates, marker=marker, ls=style, color=colour, mfc="none", ms=5, lw=1.3, label=_label(row))
+    if len({row.case.cell for row in rows}) < len(rows):  # the figure's legend knows cells only
+        axis.legend(fontsize=8, frameon=False, loc="lower right")
     sizes = sorted({point.bytes for row in rows for point in row.curve})
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")

@@ -27,7 +27,15 @@ from benches.explain import flatten, hint_of, nearest_key, show
 from benches.spec import Case, Contestant, Study, plain
 
 OWN = ("engine", "transport", "ddp", "horovod")
-HARMLESS = ("warmup_steps", "block_steps", "limit_s", "curve_max_mb", "allow_oversubscribe", "cluster.launcher")
+HARMLESS = (
+    "warmup_steps",
+    "block_steps",
+    "limit_s",
+    "curve_max_mb",
+    "trace_messages",
+    "allow_oversubscribe",
+    "cluster.launcher",
+)
 """They change how long is measured, or what starts the ranks, and not what a step does."""
 SHARED = {"ddp.broadcast_buffers": (), "ddp.comm_hook": ("horovod.compression",)}
 """Settings of DDP with their names under Horovod. Whether a model has buffers, only a rank that built it knows, so one
@@ -35,6 +43,8 @@ without them is refused too."""
 BY_GROUP = {"model.name": "model", "data.name": "data", "cluster.name": "cluster"}
 """A file is called by its group; `FILES` holds what it brings, which needs no line of its own where files differ."""
 FILES = {"model": ("model",), "data": ("data.root", "data.workers")}
+SETS = {"model": ("model", "data"), "data.global_batch": ("data.per_rank_batch",)}
+"""What a swept key sets besides itself: the file of a model may choose its data and batch."""
 POLLING = "cluster.mpi_yield_when_idle"
 
 
@@ -125,9 +135,8 @@ def _compared(key: str, a: Contestant, b: Contestant) -> bool:
 
 
 def _sweeps(contestant: Contestant, key: str) -> bool:
-    """Whether the contestant's own sub-grid sweeps the key, or the file that holds it."""
-    swept = ("data.per_rank_batch" if name == "data.global_batch" else name for name in contestant.settings)
-    return any(_covers(name, key) for name in swept)
+    """Whether the contestant's own sub-grid sweeps the key, or what sets it."""
+    return any(_covers(name, key) for swept in contestant.settings for name in SETS.get(swept, (swept,)))
 
 
 def _covers(name: str, key: str) -> bool:

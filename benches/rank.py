@@ -163,7 +163,7 @@ class Launch:
         """Ask the engine for the messages of a step where steps were timed; rank 0 writes the record. Collective."""
         out, first = self.options.out, self.engine.rank == 0
         header = self._header(trainer, verdict, timer, status) if first else None
-        if timer:
+        if timer and self.case.trace_messages:
             if header:
                 record.write_draft(out, header, self.samples, self.curve)
             self._phase("trace")

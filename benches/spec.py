@@ -218,6 +218,9 @@ class Case(Frozen, frozen=True, kw_only=True):
     curve_max_mb: Annotated[float, Meta(ge=0.001, le=1024)] | None = None
     """After the timed blocks, time the all-reduce itself for messages of 4 bytes, 8, 16 … up to so many MiB. null: no
     such curve. One rank has none."""
+    trace_messages: bool = False
+    """After everything timed, learn which messages Horovod sends in a step (count and bytes). Horovod is restarted for
+    that, which takes seconds and is not without danger; DDP's buckets are known without."""
     limit_s: Positive = 300.0
     """Wall-clock limit of one launch; then its processes are ended and the launch has failed."""
     allow_oversubscribe: bool = False

@@ -28,6 +28,8 @@ PHASES = {
     "ready": "ready",
     "warmup": "warming up",
     "timing": "timing",
+    "curve": "timing the all-reduce",
+    "trace": "tracing messages",
     "done": "closing",
 }
 

@@ -1,8 +1,8 @@
 """`make curve-check`: does our all-reduce curve over MPI agree with a bare mpi4py loop? A benchmark of Ringduel itself.
 
-Both live in the same ranks and take turns at each size, in balanced order: ours as the workload times it under DDP over
-MPI, and a loop around mpi4py's `Allreduce` on MPI_COMM_WORLD. A turn's time is the mean of its all-reduces on the slowest
-rank; the ratio of a size is the median over its rounds. Horovod has no part in it: its cycle comes on top of MPI's time.
+Both live in the same ranks and take turns at each size, in balanced order: ours as the workload times it under DDP
+over MPI, and a loop around mpi4py's `Allreduce` on MPI_COMM_WORLD. A turn's time is the mean of its all-reduces on the
+slowest rank; the ratio of a size is the median over its rounds. Horovod has no part in it: its cycle comes on top.
 """
 
 from __future__ import annotations
@@ -59,10 +59,8 @@ def measure(case: Case, most_mb: float, rounds: int) -> dict[int, Times]:
             for number in range(rounds):
                 times = {}
                 for side in ("ours", "bare")[:: 1 if number % 2 == 0 else -1]:
-                    took = (
-                        bare.seconds(count) if side == "bare" else np.mean(allreduce.time_sums(engine, tensor, count))
-                    )
-                    times[side] = allreduce.slowest(engine, float(took))
+                    own = [bare.seconds(count)] if side == "bare" else allreduce.time_sums(engine, tensor, count)
+                    times[side] = allreduce.slowest(engine, sum(own) / len(own))
                 found[size].append((times["ours"], times["bare"]))
         return found
     finally:

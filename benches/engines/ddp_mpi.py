@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benches.engines.ddp import DdpEngine
 from benches.engines.hook import LEAVE_S, Average, HookedDdpEngine, scale
 from benches.errors import UserError
 
@@ -43,9 +42,9 @@ class DdpMpiEngine(HookedDdpEngine):
         """Leave together with the other ranks; without them where they do not come, or where the thread failed: MPI is
         then not finalised, by which mpirun knows that something went wrong, and ends the rest."""
         together = self.thread.stop(LEAVE_S) and self.thread.error is None and self.wire.all_there(LEAVE_S)
-        DdpEngine.close(self)
         if together:
             self.wire.close()
+        super().close()
 
     def _join(self, limit: timedelta) -> None:
         self.wire = Wire(start_mpi())

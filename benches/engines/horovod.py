@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,9 @@ class HorovodEngine(Engine):
         import horovod.torch as hvd
 
         self.hvd = hvd
-        self.mpi = horovod_trace.own_mpi() if case.uses_mpi else None
+        self.mpi = horovod_trace.own_mpi() if case.uses_mpi and case.trace_messages else None
         before = threads()
-        with horovod_trace.restartable(self.settings):
+        with horovod_trace.restartable(self.settings) if case.trace_messages else nullcontext():
             hvd.init()
         self.bound = core_of(threads() - before)
         self.rank, self.world_size = hvd.rank(), hvd.size()

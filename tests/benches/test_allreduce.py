@@ -14,6 +14,7 @@ from benches.engines.base import Engine
 from benches.workloads import allreduce
 
 MIB = 2**20
+CELLS = [("ddp", "gloo"), ("ddp", "mpi"), ("horovod", "gloo"), ("horovod", "mpi")]
 
 
 class Ranks:
@@ -56,7 +57,7 @@ def test_sizes_double_from_one_number_to_the_largest_that_fits(most_mb: float, l
     assert found[0] == 4
     assert found[-1] == last
     assert len(found) == count
-    assert all(after == 2 * before for before, after in zip(found, found[1:], strict=False))
+    assert found == [4 * 2**k for k in range(count)]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4000])
@@ -68,9 +69,7 @@ def test_the_exact_sum_passes_and_any_other_does_not(world_size: int, elements: 
     tensor = tensor.double().mul(world_size).add(world_size * (world_size - 1) / 2).float()
     allreduce.check(tensor, 0, world_size)
     tensor[-1] += 1
-    with pytest.raises(
-        RuntimeError, match=f"all-reduce of {elements * 4} bytes: rank 0 got .* at element {elements - 1}"
-    ):
+    with pytest.raises(RuntimeError, match=f"of {elements * 4} bytes: rank 0 got .* at element {elements - 1}, where"):
         allreduce.check(tensor, 0, world_size)
 
 
@@ -107,13 +106,13 @@ def test_the_table_says_which_rank() -> None:
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize(
-    ("name", "transport"), [("ddp", "gloo"), ("horovod", "gloo"), ("horovod", "mpi"), ("ddp", "mpi")]
-)
+@pytest.mark.parametrize(("name", "transport"), CELLS)
 def test_the_curve_and_the_messages_stand_beside_the_steps(
     name: str, transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    header, out = launch_case(make_case(name, transport, 2, curve_max_mb=0.001), tmp_path, monkeypatch)
+    header, out = launch_case(
+        make_case(name, transport, 2, curve_max_mb=0.001, trace_messages=True), tmp_path, monkeypatch
+    )
     assert header.status == "ok", (header.reason, header.log_tail)
     assert header.warnings == []
     curve = pq.read_table(out / record.CURVE).to_pandas()

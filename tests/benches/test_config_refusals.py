@@ -30,7 +30,8 @@ REFUSED = {
     ("study.lunches=3",): "study.lunches=3: unknown key; nearest: study.launches",
     ("+seeds=3",): "seeds=3: unknown key; nearest: seed",
     ("horovod.x=1",): (
-        "horovod.x=1: unknown key; choices: horovod.fusion_threshold_mb, horovod.cycle_time_ms, horovod.cache_capacity, "
+        "horovod.x=1: unknown key; choices: horovod.fusion_threshold_mb, horovod.cycle_time_ms, "
+        "horovod.cache_capacity, "
         "horovod.controller, horovod.hierarchical_allreduce, horovod.torus_allreduce, horovod.compression, "
         "horovod.groups, horovod.disable_group_fusion, horovod.gradient_predivide_factor, horovod.num_nccl_streams, "
         "horovod.enable_async_completion, horovod.batch_d2d_memcopies, horovod.thread_affinity"

@@ -1,4 +1,4 @@
-"""One contract for every engine and transport, on real ranks: parity, world size, untouched learning rate, a clean end."""
+"""One contract for every engine and transport, on real ranks: parity, world size, learning rate, a clean end."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ FAIR = {
     (f"{DDP}.ddp.bucket_cap_mb=1", f"{HOROVOD}.horovod.cycle_time_ms=5"): ["ddp", "horovod"],
     (f"{DDP}.block_steps=7", f"{DDP}.limit_s=9", f"{HOROVOD}.warmup_steps=12"): ["ddp", "horovod"],
     (ALONE, f"{DDP}.precision=[fp32,bf16]"): ["ddp-fp32", "ddp-bf16"],
-    (ALONE, f"{DDP}.model=[mlp,resnet18]"): ["ddp-mlp", "ddp-resnet18"],
+    (ALONE, f"{DDP}.model=[mlp,digits,resnet18_64]"): ["ddp-mlp", "ddp-digits", "ddp-resnet18_64"],
     (ALONE, f"{DDP}.data.global_batch=[32,64]"): ["ddp-global_batch=32", "ddp-global_batch=64"],
     ("study.axes.optimizer.lr=[0.1,0.2]",): ["ddp", "horovod"] * 2,
     (f"{DDP}.ddp.comm_hook=[null,fp16]",): ["ddp-comm_hook=null", "ddp-comm_hook=fp16", "horovod"],

@@ -77,9 +77,9 @@ def test_warm_up_gives_up_with_a_warning(clock: list[float]) -> None:
 
 def test_collection_comes_back_after_a_failed_step() -> None:
     def step(number: int) -> None:
-        raise ValueError
+        raise ValueError("planted")
 
     engine: Engine = OneRank()  # type: ignore[assignment]
-    with pytest.raises(ValueError, match=""):
+    with pytest.raises(ValueError, match="planted"):
         Timer(engine, step, lambda first, steps: None).run_block(0, 1)
     assert gc.isenabled()

@@ -54,7 +54,8 @@ def test_a_timeline_cut_off_at_any_byte_gives_the_steps_before(path: Path) -> No
     data = path.read_bytes()
     whole = timeline.messages_of_steps(data)
     counts = set()
-    for length in (*range(6000), *range(6000, len(data), 89)):  # the rest repeats itself
+    every = 5500 if path.stem == "gloo" else 0  # a step and the start of the next; the rest repeats them
+    for length in (*range(every), *range(every, len(data), 89)):
         found = timeline.messages_of_steps(data[:length])
         assert found == whole[: len(found)], f"cut off after {length} bytes"
         counts.add(len(found))

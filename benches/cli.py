@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benches.errors import UserError
+from benches.install import BuildError
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
@@ -26,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"ringduel: {' '.join(str(error).split())}", file=sys.stderr)
         return MISTAKE
+    except BuildError as error:
+        print(f"ringduel: {error}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         print("ringduel: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -107,4 +107,4 @@ def test_the_head_of_the_patch_lists_its_files() -> None:
     head, _, body = text.partition("--- a/")
     files = re.findall(r"^\+\+\+ b/(\S+)$", body, re.MULTILINE)
     assert re.findall(r"^  (\S+)  +\S", head, re.MULTILINE) == files
-    assert len(files) == 7
+    assert len(files) == 6

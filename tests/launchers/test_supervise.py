@@ -32,6 +32,12 @@ def token() -> Iterator[str]:
     assert held() == before
 
 
+def guard_of(token: str) -> psutil.Process:
+    """The guard of a launch; other tests of this process may have left children of their own."""
+    [guard] = [child for child in psutil.Process().children() if token in child.cmdline()]
+    return guard
+
+
 def held() -> tuple[int, list[psutil.Process], int]:
     return len(list(Path("/proc/self/fd").iterdir())), psutil.Process().children(), threading.active_count()
 
@@ -149,7 +155,7 @@ def test_a_guard_killed_with_9_leaves_nothing(token: str, tmp_path: Path) -> Non
     with launch:
         until(there)
         assert len(members(token)) >= 3
-        [guard] = psutil.Process().children()
+        guard = guard_of(token)
         guard.kill()
         outcome = last(launch)
     assert (outcome.status, outcome.exit_code) == ("failed", -signal.SIGKILL)
@@ -182,7 +188,7 @@ def test_check_has_the_last_word(code: int, token: str, tmp_path: Path) -> None:
     """A reason that is there only after the launcher's end is a better one than its exit status."""
     check = lambda: "rank 0: exited with status 3"  # noqa: E731
     with Launch(sh(f"exit {code}"), log=tmp_path / "log", limit_s=30, token=token, check=check) as launch:
-        [guard] = psutil.Process().children()
+        guard = guard_of(token)
         os.waitid(os.P_PID, guard.pid, os.WEXITED | os.WNOWAIT)
         outcome = launch.poll()
     assert outcome is not None

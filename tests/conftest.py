@@ -1,4 +1,4 @@
-"""Markers that all tests share. On CI nothing that a marker asks for may be missing."""
+"""Markers and fixtures that all tests share. On CI nothing that a marker asks for may be missing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
+from launchers.supervise import Launch
+
 BUILD = "Horovod is not here; build it with `ringduel install-horovod`"
 
 
@@ -14,3 +16,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """`horovod`: needs an importable Horovod."""
     if item.get_closest_marker("horovod") and find_spec("horovod") is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(BUILD)
+
+
+@pytest.fixture
+def tokens(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Tokens of the launches that were started."""
+    seen: list[str] = []
+    original = Launch.start
+
+    def start(self: Launch) -> None:
+        seen.append(self.token)
+        original(self)
+
+    monkeypatch.setattr(Launch, "start", start)
+    return seen

@@ -11,7 +11,6 @@ from running import launch_case, make_case
 from benches import record
 from launchers import choose, direct
 from launchers.processes import members
-from launchers.supervise import Launch
 
 CELLS = [("ddp", "gloo"), ("ddp", "mpi"), ("horovod", "gloo"), ("horovod", "mpi")]
 ADAM_BF16: dict[str, Any] = {"optimizer": {"name": "adam", "lr": 0.001}, "precision": "bf16"}
@@ -26,20 +25,6 @@ CHECKS = [
     "weights",
     "samples",
 ]
-
-
-@pytest.fixture
-def tokens(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Tokens of the launches that were started."""
-    seen: list[str] = []
-    original = Launch.start
-
-    def start(self: Launch) -> None:
-        seen.append(self.token)
-        original(self)
-
-    monkeypatch.setattr(Launch, "start", start)
-    return seen
 
 
 def check_record(header: record.Header, out: Path) -> None:

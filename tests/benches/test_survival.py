@@ -19,7 +19,6 @@ from running import HERE, MIXED, launch_case, make_case
 
 from benches import record
 from launchers.processes import members
-from launchers.supervise import Launch
 
 CELLS = [("ddp", "gloo"), ("horovod", "gloo"), ("horovod", "mpi")]
 # Call of forward at which the fault strikes; 0 is the building of the model. Call 1 is the gate's, 2 to 11 warm up.
@@ -36,20 +35,6 @@ END_S = 10.0
 
 def faulty(fault: str, call: int) -> dict[str, Any]:
     return {**MIXED, "name": "faulty", "factory": "zoo:Faulty", "kwargs": {"fault": fault, "call": call}}
-
-
-@pytest.fixture
-def tokens(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Tokens of the launches that were started."""
-    seen: list[str] = []
-    original = Launch.start
-
-    def start(self: Launch) -> None:
-        seen.append(self.token)
-        original(self)
-
-    monkeypatch.setattr(Launch, "start", start)
-    return seen
 
 
 @pytest.mark.horovod

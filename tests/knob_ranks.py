@@ -55,7 +55,7 @@ def look_at(engine: Engine, case: Case) -> dict[str, Any]:
 
 
 def seconds_of_a_reduction(engine: Engine) -> float:
-    """The slowest of a few: a rank that comes late may find the next cycle just starting, so the quickest says nothing."""
+    """The slowest of a few: the quickest may be of a rank that came late, when the next cycle was about to start."""
     tensor = torch.zeros(1)
     taken = []
     for _ in range(STEPS):

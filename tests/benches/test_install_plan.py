@@ -97,17 +97,17 @@ def test_the_environment_of_a_cpu_build() -> None:
         "MPI_HOME": "/opt/other",
         "RINGDUEL_RPATH": "/tmp",
     }
-    assert plan.environment(shell, PLAN, Path("/env"), Path("/work/tools"), 2, {}) == {
+    assert plan.environment(shell, PLAN, Path("/env"), Path("/scratch/tools"), 2, {}) == {
         "PATH": "/env/bin:/usr/bin",
         "CXX": "g++-13",
-        "PYTHONPATH": "/work/tools:/modules",
+        "PYTHONPATH": "/scratch/tools:/modules",
         "PYTHONUNBUFFERED": "1",
         "https_proxy": "http://proxy",
         "MPI_HOME": "/env",
         "MAKEFLAGS": "-j2",
         "RINGDUEL_CXX_STANDARD": "20",
         "RINGDUEL_RPATH": "$ORIGIN/../../../..",
-        "HOROVOD_CMAKE": "/work/tools/cmake/data/bin/cmake",
+        "HOROVOD_CMAKE": "/scratch/tools/cmake/data/bin/cmake",
         "HOROVOD_WITHOUT_TENSORFLOW": "1",
         "HOROVOD_WITHOUT_MXNET": "1",
         "HOROVOD_WITHOUT_NVTX": "1",

@@ -16,10 +16,9 @@ from benches.schedule import Turn, heats, turns
 from benches.spec import Case
 from launchers import choose
 from launchers.spec import Command, LaunchSpec
-from launchers.supervise import StopFlag
+from launchers.supervise import CHECKOUT, StopFlag
 from launchers.tools import Tools
 
-CHECKOUT = Path(__file__).resolve().parent.parent
 FABRIC = ("NCCL_", "UCX_", "FI_", "OMPI_MCA_", "GLOO_")
 """Variables of the network under an engine: from the user's shell they reach every rank of every contestant alike."""
 GIVE_UP_AFTER = 2

@@ -16,10 +16,9 @@ from benches.errors import UserError
 from benches.spec import Case, Study, plain
 from benches.workloads import datasets
 from launchers.spec import Mpi
-from launchers.supervise import output
+from launchers.supervise import CHECKOUT, output
 from launchers.tools import LIBMPI, Tools, libmpi
 
-CHECKOUT = Path(__file__).resolve().parent.parent
 LIMIT_S = 180.0
 """A cold import of torch from a network disk takes a minute; more is a hang."""
 START = "import sys; sys.path = [sys.argv[1], *filter(None, sys.path), sys.argv[2]]; import benches.probe as p; "

@@ -26,7 +26,7 @@ from benches.spec import Case, dump, load_case
 from launchers import choose
 from launchers.lock import machine_lock
 from launchers.spec import LaunchSpec
-from launchers.supervise import interrupts, run
+from launchers.supervise import CHECKOUT, interrupts, run
 from launchers.tools import Tools
 
 FROM_BYTES = 64 * 2**10
@@ -97,7 +97,7 @@ def launch(options: argparse.Namespace, folder: Path) -> dict[int, Times]:
         args=("-m", "benches.checks.curve_check", "--folder", str(folder), *numbers),
         nodes=1,
         ranks_per_node=options.ranks,
-        cwd=str(driver.CHECKOUT),
+        cwd=str(CHECKOUT),
         env=driver.environment(case),
         yield_when_idle=case.cluster.mpi_yield_when_idle,
         as_root=os.geteuid() == 0,

@@ -38,7 +38,7 @@ from benches.spec import Case, dump
 from launchers import choose
 from launchers.lock import machine_lock
 from launchers.spec import LaunchSpec
-from launchers.supervise import StopFlag, interrupts, run
+from launchers.supervise import CHECKOUT, StopFlag, interrupts, run
 from launchers.tools import Tools
 
 HERE = Path(__file__).resolve().parent
@@ -140,7 +140,7 @@ class Bench:
             args=args,
             nodes=1,
             ranks_per_node=pair.case.cluster.ranks_per_node,
-            cwd=str(driver.CHECKOUT),
+            cwd=str(CHECKOUT),
             env=driver.environment(pair.case),
             yield_when_idle=pair.case.cluster.mpi_yield_when_idle,
             as_root=os.geteuid() == 0,

@@ -20,13 +20,13 @@ import numpy as np
 
 from benches import record
 from benches.config import Resolved, compose
-from benches.driver import CHECKOUT, command_for
+from benches.driver import command_for
 from benches.errors import UserError
 from benches.folder import StudyFolder
 from benches.machine import Machine
 from benches.schedule import turns
 from launchers.spec import Command
-from launchers.supervise import StopFlag, interrupts, run
+from launchers.supervise import CHECKOUT, StopFlag, interrupts, run
 from launchers.tools import Packages, Tools
 
 LIMIT_S = 360.0

@@ -4,6 +4,11 @@
 # make fidelity      is our step as fast as a bare script's? About 15 minutes; ARGS=--quick for a try
 # make hook-cost     what our Python hook adds to a step; ARGS='study.launches=3' for a try
 # make curve-check   does our all-reduce curve over MPI agree with a bare mpi4py loop? ARGS='--max-mb 4' for a try
+# make parking       do parked contestants survive, cost nothing and disturb nobody? About 11 minutes; ARGS=--quick for a try
+# make calibrate     are equal contestants called equal as often as we say? At most 30 minutes (calibrate-long: 4 hours)
+# make sensitivity   are true slow-downs of 5 and 2 % found, and how fast? Up to 2 hours; ARGS='--minutes 30'
+# make duel-cost     what the same interval costs by a duel and by other ways. An hour; ARGS='--minutes 20'
+# make kills         20 processes of real duels are killed: is anything left, is it told, does the study go on?
 # make gpu-check     on one GPU: builds Horovod with NCCL, runs both engines, prints their records; ARGS=--dry-run
 # make clean         remove the environment and caches; results stay
 #
@@ -47,6 +52,27 @@ hook-cost: $(VENV)/.installed
 
 curve-check: $(VENV)/.installed
 	$(BIN)/python -m benches.checks.curve_check $(ARGS)
+
+.PHONY: parking calibrate calibrate-long sensitivity duel-cost kills
+
+parking: $(VENV)/.horovod
+	$(BIN)/python -m benches.checks.parking $(ARGS)
+
+calibrate: $(VENV)/.installed
+	$(BIN)/python -m benches.checks.calibrate $(ARGS)
+
+calibrate-long: $(VENV)/.installed
+	$(BIN)/python -m benches.checks.calibrate --minutes 240 --launches 6 $(ARGS)
+
+# It slows down a ResNet-18 too, which torchvision brings.
+sensitivity: $(VENV)/.installed
+	$(BIN)/python -m benches.checks.sensitivity $(ARGS)
+
+duel-cost: $(VENV)/.installed
+	$(BIN)/python -m benches.checks.duel_cost $(ARGS)
+
+kills: $(VENV)/.horovod
+	$(BIN)/python -m benches.checks.kills $(ARGS)
 
 # It builds Horovod itself, since that is a part of what it checks.
 gpu-check: $(VENV)/.installed

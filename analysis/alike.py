@@ -14,7 +14,7 @@ def same_as(records: Records) -> dict[int, str]:
     found = {}
     for index, (contestant, case_id) in enumerate(zip(records.study.contestants, records.case_ids, strict=True)):
         header = records.headers.get(case_id)
-        if header is None or not header.effective:
+        if header is None or not header.effective or contestant.copy:
             continue
         name = first.setdefault((table.label(contestant.point), in_effect(header)), contestant.name)
         if name != contestant.name:

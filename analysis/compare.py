@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from analysis import stats
+from analysis.components import Components, components
 from analysis.estimate import Estimate
 from analysis.marks import APART
+from analysis.pairing import Paired
 from benches.spec import Contestant, plain
 
 
@@ -41,6 +41,10 @@ class Comparison:
     direction: stats.Direction | None
     """Of a against b where the interval excludes 1, also within the margin."""
     provisional: bool
+    spread: Components
+    """Of the log-ratios, within launches and between them."""
+    marks: tuple[str, ...] = ()
+    """joined: through the reference, since the two were never alive together; A/A: the control differs too."""
 
 
 def fields(entrants: Sequence[Entrant]) -> list[list[Entrant]]:
@@ -80,46 +84,20 @@ def _at(values: Any, key: str) -> Any:
     return values
 
 
-def pairs(field: Sequence[Entrant], wanted: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Each entrant against the reference; and the first under Horovod against the first under DDP."""
-    reference = reference_of(field, wanted).index
-    found = [(entrant.index, reference) for entrant in field if entrant.index != reference]
-    firsts = [next((e.index for e in field if e.contestant.case.engine == name), None) for name in ("horovod", "ddp")]
-    horovod, ddp = firsts
-    if horovod is not None and ddp is not None and reference not in firsts:
-        found.append((horovod, ddp))
-    return found
+def pairs(field: Sequence[Entrant], reference: Entrant) -> list[tuple[int, int]]:
+    """Each entrant against the reference."""
+    return [(entrant.index, reference.index) for entrant in field if entrant.index != reference.index]
 
 
-def compare(blocks: pd.DataFrame, meetings: Sequence[tuple[int, int]], margin: float) -> list[Comparison]:
-    """Verdicts that hold together with stats.LEVEL; a pair without a common launch is left out.
-
-    blocks: columns contestant, launch, block, step_time_s (table.Records.blocks).
-    """
-    times = step_times(blocks)
-    logs = {pair: paired(times, *pair) for pair in meetings}
-    sound = {pair: values for pair, values in logs.items() if len(values)}
-    level = stats.simultaneous(stats.LEVEL, len(sound))
-    return [_judge(pair, stats.ratio_of_pairs(values, level), margin) for pair, values in sound.items()]
-
-
-def _judge(pair: tuple[int, int], ratio: Estimate, margin: float) -> Comparison:
-    provisional = ratio.n < stats.PROVISIONAL_BELOW
-    return Comparison(*pair, ratio, stats.verdict(ratio, margin), stats.direction(ratio), provisional)
-
-
-def step_times(blocks: pd.DataFrame) -> dict[int, pd.DataFrame]:
-    """Step times of each contestant in seconds: rows launches, columns blocks."""
-    return {
-        int(str(index)): group.pivot(index="launch", columns="block", values="step_time_s")
-        for index, group in blocks.groupby("contestant")
-    }
-
-
-def paired(times: Mapping[int, pd.DataFrame], a: int, b: int) -> pd.Series:
-    """Mean log-ratio of a to b in each launch that both have, by launch."""
-    if a not in times or b not in times:
-        return pd.Series(dtype=float)
-    left, right = times[a].align(times[b], join="inner")
-    logs = stats.log_ratios(left.to_numpy(), right.to_numpy())
-    return pd.Series(logs, index=left.index).dropna()
+def judge(pair: tuple[int, int], paired: Paired, level: float, margin: float) -> Comparison:
+    """The verdict on a pair that has at least one common launch."""
+    ratio = stats.ratio_of_pairs(paired.logs, level)
+    return Comparison(
+        *pair,
+        ratio=ratio,
+        verdict=stats.verdict(ratio, margin),
+        direction=stats.direction(ratio),
+        provisional=ratio.n < stats.PROVISIONAL_BELOW,
+        spread=components(paired.rounds.to_numpy()),
+        marks=("joined",) if paired.joined else (),
+    )

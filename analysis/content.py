@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from analysis import grids, headline, plots, stats, words
+from analysis import grids, headline, method, plots, words
 from analysis.document import Bullets, Code, Document, Paragraph, Part, Picture, Section
 from analysis.grids import Column, Grid
 from analysis.marks import MEANINGS
@@ -25,13 +25,14 @@ def build(summary: Summary) -> Document:
 
 
 def _sections(summary: Summary) -> Iterator[Section]:
-    yield Section("Verdict", [Bullets(headline.headlines(summary))])
+    yield Section("Verdict", [Bullets(headline.lines(summary))])
     yield Section("Results", [*_tables(summary), *_pictures(summary)])
+    yield Section("Steps", _steps(summary))
     yield Section("All-reduce", _curves(summary))
     yield Section("Comparisons", [grids.comparisons(summary)] if summary.comparisons else [])
     yield Section("Failures", [grids.failures(summary)] if summary.failures else [])
     yield Section("Warnings", _warnings(summary))
-    yield Section("Method", [Paragraph(text) for text in method(summary)])
+    yield Section("Method", [Paragraph(text) for text in method.paragraphs(summary)])
     yield Section("Provenance", [provenance(summary)])
     yield Section("Reproduce", _commands(summary))
 
@@ -51,6 +52,11 @@ def _pictures(summary: Summary) -> list[Part]:
     return [*pictures, *([Picture("ratios", plots.ratios(summary), ratios)] if summary.comparisons else [])]
 
 
+def _steps(summary: Summary) -> list[Part]:
+    measured = [rows for group in summary.groups() if (rows := [row for row in group if row.ranked])]
+    return [*map(grids.steps, measured), Bullets(list(grids.STEPS_LEGEND))] if measured else []
+
+
 def _curves(summary: Summary) -> list[Part]:
     tables = grids.curves(summary)
     if not tables:
@@ -64,35 +70,6 @@ def _warnings(summary: Summary) -> list[Part]:
     shown = summary.warnings[:MOST_WARNINGS]
     more = len(summary.warnings) - len(shown)
     return [Bullets([*shown, *([f"and {more} more, under --json"] if more else [])])] if shown else []
-
-
-def method(summary: Summary) -> list[str]:
-    """Paragraphs that say how the numbers came about, from the frozen study."""
-    study = summary.records.study
-    cases = [contestant.case for contestant in study.contestants]
-    blocks = sorted({case.block_steps for case in cases})
-    warmups = sorted({case.warmup_steps for case in cases})
-    clocks = sorted({header.clock for header in summary.records.headers.values() if header.status == "ok"})
-    return [
-        f"Each contestant was to be launched {study.launches} times in fresh processes, the contestants of a point in "
-        f"turn and in rotated order (schedule {study.schedule}). A launch first passes the parity gate: the gradients "
-        f"that the engine delivers, a rank's own gradients, buffers and the weights after one step are compared with "
-        f"what a single process computes. It warms up for at least {_either(warmups)} untimed steps and is timed over "
-        f"{study.rounds} blocks of {_either(blocks)} steps{f', by {_either(clocks)}' if clocks else ''}. The device is "
-        f"synchronised and the ranks meet at a block's edges only.",
-        "A block's time is that of its slowest rank; throughput is the block's global samples ÷ that time. The launch "
-        "is the replicate: a row gives the median of launches and their spread. A ratio is the geometric mean over "
-        "pairs of launches that bear the same number, with Student's t interval on its logarithm. All intervals of "
-        f"the study ({len(summary.comparisons)}) hold together with {stats.LEVEL * 100:g} % (Bonferroni).",
-        f"Verdict with the margin {study.margin * 100:g} %: equivalent where the interval lies within a factor of "
-        f"{1 + study.margin:g} either way; else slower or faster where it excludes 1; else inconclusive. Below "
-        f"{stats.PROVISIONAL_BELOW} launches a verdict is provisional. Contestants that fail the parity gate are "
-        f"not ranked. The study was frozen before the first block (hash {study.hash}).",
-    ]
-
-
-def _either(values: list[Any]) -> str:
-    return " or ".join(map(str, values))
 
 
 def provenance(summary: Summary) -> Grid:

@@ -18,7 +18,7 @@ from analysis import stats
 from analysis.estimate import Estimate
 
 COLUMNS: dict[str, str] = {
-    "case_id": "str", "launch": "int64", "bytes": "int64", "iterations": "int64", "seconds": "float64",
+    "key": "str", "launch": "int64", "bytes": "int64", "iterations": "int64", "seconds": "float64",
 }  # fmt: skip
 RATE = "GB/s"
 

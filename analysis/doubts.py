@@ -2,39 +2,68 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis import compare, fairness, marks, stats, table
-from analysis.rows import Row
+from analysis import compare, disturbance, fairness, marks, stats, table, words
+from analysis.rows import Row, Summary
 from analysis.table import Records
+from benches.schedule import CONTROL_COPY
 
 
-def warnings(
-    records: Records, rows: list[Row], launches: dict[int, pd.DataFrame], references: dict[int, int]
-) -> Iterator[str]:
-    """One line each. launches: of each contestant; references: place of the reference of each that is ranked."""
-    ranked = [row for row in rows if row.ranked]
+def warnings(summary: Summary, launches: dict[int, pd.DataFrame]) -> Iterator[str]:
+    """One line each. launches: the main ones of each contestant."""
+    records, ranked = summary.records, [row for row in summary.rows if row.ranked]
     yield from _core_warnings(ranked, launches)
     if {row.world_size for row in ranked} - {1} == {2}:
         yield "world size 2 only: gloo and MPI use other algorithms there than for more ranks; infer no scaling from it"
     if any("provisional" in row.marks for row in ranked):
         yield f"fewer than {stats.PROVISIONAL_BELOW} launches: verdicts are provisional; raise study.launches"
-    yield from _reference_warnings(records, ranked, references)
+    yield from _control_warnings(summary)
+    yield from disturbance.warnings(summary, pd.concat([*launches.values()]) if launches else pd.DataFrame())
+    yield from _reference_warnings(records, ranked, summary.references)
     yield from fairness.differences(records)
     yield from _host_warnings(records)
-    yield from _launch_warnings(records.launches.drop_duplicates(["case_id", "launch"]))
+    yield from _launch_warnings(records.launches.drop_duplicates(["key", "launch"]))
     yield from (f"left out: {problem}" for problem in records.problems)
+
+
+def _control_warnings(summary: Summary) -> Iterator[str]:
+    for control in summary.controls:
+        ratio, name = control.comparison.ratio, summary.at(control.comparison.b).title
+        margin = f"{control.margin * 100:g} %"
+        if not control.established:
+            needed = math.ceil(ratio.n * (control.floor / control.margin) ** 2) if control.floor < math.inf else None
+            more = f"about {needed} launches would do" if needed else "two launches are the least"
+            yield (
+                f"noise floor not established: the A/A control of {name} is known to "
+                f"{words.half_width(control.floor)} only, the margin is {margin}; raise study.launches ({more}) or "
+                f"study.margin"
+            )
+        if control.state == "suspicious":
+            yield (
+                f"the A/A control of {name} differs by {words.interval(ratio)} at {ratio.level * 100:g} %: a further "
+                f"set of launches is to check that; the same `ringduel run` goes on with it"
+            )
+        if control.state == "confirmed":
+            yield (
+                f"the A/A control of {name} differs by {words.interval(ratio)}, and further launches confirm it: "
+                f"verdicts within {words.half_width(control.outer - 1)} are inconclusive, larger ones stand; look for "
+                f"what tells two copies apart: cores, memory, place in the round"
+            )
+    if any(row.contestant.copy == CONTROL_COPY for row in summary.copies) and not summary.controls:
+        yield "no A/A control: its launches failed, so the noise floor is not known; see failures"
 
 
 def _launch_warnings(launches: pd.DataFrame) -> Iterator[str]:
     """What the launches themselves doubt, and how many are not there for no reason that a record gives."""
     for line, count in Counter(line for lines in launches["warnings"] for line in lines).items():
         yield f"{line} ({count} launch{'es' if count > 1 else ''})"
-    ended = launches[~launches["status"].isin(["ok", "missing"])]["case_id"]
-    missing = int((launches["status"].eq("missing") & ~launches["case_id"].isin(ended)).sum())
+    ended = launches[~launches["status"].isin(["ok", "missing"])]["key"]
+    missing = int((launches["status"].eq("missing") & ~launches["key"].isin(ended)).sum())
     if missing:
         yield f"{missing} launches have no record: the study is not finished; the same `ringduel run` goes on with it"
 

@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis import words
 from analysis.compare import Comparison
+from analysis.components import Components
 from analysis.curve import Point
 from analysis.estimate import Estimate
 from analysis.rows import Failure, Row, Summary
@@ -16,6 +17,7 @@ from analysis.table import label
 COMPARISON = [
     "point", "model", "world_size", "a", "b", "case_a", "case_b",
     "ratio", "ratio_low", "ratio_high", "ratio_level", "ratio_n", "verdict", "direction", "provisional",
+    "sd_within", "sd_between", "marks",
 ]  # fmt: skip
 FAILURE = ["name", "point", "case", "model", "world_size", "launches", "kind", "status", "reason"]
 
@@ -24,13 +26,22 @@ FORMULA = ("=", "+", "-", "@")
 
 
 def frames(summary: Summary) -> dict[str, pd.DataFrame]:
-    """contestants, comparisons, failures; launches, the data behind the figure of step times; allreduce, if it was
-    timed."""
+    """contestants, comparisons, questions, control, failures; launches, the data behind the figure of step times;
+    allreduce, if it was timed."""
+    asked = [
+        {"question": q.question, **_comparison(summary, q.comparison), "confirmed": q.confirmed}
+        for q in summary.questions
+    ]
+    control = [
+        {**_comparison(summary, c.comparison), "state": c.state, "established": c.established} for c in summary.controls
+    ]
     launches = summary.records.launches.drop(columns=["log_tail", "warnings"])
     points = [_point(row, point) for row in summary.rows for point in row.curve]
     return {
         "contestants": pd.DataFrame([_contestant(row) for row in summary.rows]),
         "comparisons": pd.DataFrame([_comparison(summary, found) for found in summary.comparisons], columns=COMPARISON),
+        **({"questions": pd.DataFrame(asked, columns=["question", *COMPARISON, "confirmed"])} if asked else {}),
+        **({"control": pd.DataFrame(control, columns=[*COMPARISON, "state", "established"])} if control else {}),
         "failures": pd.DataFrame([_failure(failure) for failure in summary.failures], columns=FAILURE),
         "launches": launches[launches["status"] != "missing"],
         **({"allreduce": pd.DataFrame(points)} if points else {}),
@@ -65,6 +76,9 @@ def _who(row: Row) -> dict[str, Any]:
 def _contestant(row: Row) -> dict[str, Any]:
     values = _who(row) | {"per_rank_batch": row.case.data.per_rank_batch, "sample": row.case.model.sample}
     values |= _estimate("step_time_s", row.step_time_s) | _estimate("throughput", row.throughput)
+    for name, estimate in row.percentiles.items():
+        values |= _estimate(f"step_time_{name}_s", estimate)
+    values |= _spread(row.spread)
     for name in ("local", "wrapped_at_1"):
         values |= _estimate(f"efficiency_{name}", row.efficiency.get(name))
     values |= {f"parity_{key}": value for key, value in (row.parity or {}).items()}
@@ -82,8 +96,12 @@ def _estimate(name: str, estimate: Estimate | None) -> dict[str, Any]:
     return {name: plain["value"], **{f"{name}_{key}": plain[key] for key in ("low", "high", "level", "n")}}
 
 
+def _spread(spread: Components) -> dict[str, Any]:
+    return {f"sd_{name}": value for name, value in spread.plain().items()}
+
+
 def _comparison(summary: Summary, found: Comparison) -> dict[str, Any]:
-    a, b = summary.rows[found.a], summary.rows[found.b]
+    a, b = summary.at(found.a), summary.at(found.b)
     return {
         **_who(a),
         "a": a.contestant.name,
@@ -94,6 +112,8 @@ def _comparison(summary: Summary, found: Comparison) -> dict[str, Any]:
         "verdict": found.verdict,
         "direction": found.direction,
         "provisional": found.provisional,
+        **_spread(found.spread),
+        "marks": " ".join(found.marks),
     }
 
 

@@ -33,10 +33,10 @@ MOST_NAMES = 3
 
 def differences(records: Records) -> list[str]:
     """One line each, those of several points once."""
-    study = records.study
+    study = records.originals
     titles = {one.name: words.title(one.name, one.case.cell) for one in study.contestants}
     lines = [_planned(found, lint.allowed(found, study), titles) for found in lint.differences(study)]
-    ids = dict(zip(map(id, study.contestants), records.case_ids, strict=True))
+    ids = dict(zip(map(id, study.contestants), records.case_ids, strict=False))
     for field in lint.meeting(study.contestants):
         measured = [(one, records.headers[ids[id(one)]]) for one in field if ids[id(one)] in records.headers]
         lines += _measured([(one, header) for one, header in measured if header.status == "ok"])

@@ -23,6 +23,11 @@ CURVE_LEGEND = (
     "timed steps, with nothing else to do",
     "busbw: bytes ÷ time × 2(n−1)/n in 10^9 bytes a second, as nccl-tests defines it",
 )
+STEPS_LEGEND = (
+    "p50, p95, p99: of the steps of a launch on its slowest rank; median of launches (fastest–slowest)",
+    "sd within, between: of the logarithm from block to block of a launch, and from launch to launch; only more "
+    "launches make up for the latter",
+)
 LONGEST_HEAD = 14
 """Characters of a name that a column's title has room for."""
 
@@ -61,7 +66,7 @@ def contestants(summary: Summary, group: Sequence[Row]) -> Grid:
     makers = _makers(summary, group, provisional)
     sizes = [row.world_size for row in group]
     return Grid(
-        title=", ".join(words.clean(part) for part in group[0].group if part),
+        title=_title(group),
         columns=[column for column, _ in makers],
         rows=[[make(row) for _, make in makers] for row in group],
         sections=frozenset(i for i in range(1, len(sizes)) if sizes[i] != sizes[i - 1]),
@@ -85,6 +90,10 @@ def _makers(summary: Summary, group: Sequence[Row], provisional: bool) -> list[t
         (Column("interval", "right", wide=True), lambda row: _interval(summary, row)),
         (Column("verdict\n(provisional)" if provisional else "verdict"), lambda r: _verdict(summary, r, provisional)),
     ]
+
+
+def _title(group: Sequence[Row]) -> str:
+    return ", ".join(words.clean(part) for part in group[0].group if part)
 
 
 def _contestant(row: Row) -> str:
@@ -183,12 +192,29 @@ def parity_error(failure: Failure) -> str:
     return f" (error {words.magnitude(parity['error'])}, bound {words.magnitude(parity['bound'])})"
 
 
+def steps(rows: Sequence[Row]) -> Grid:
+    """Percentiles of the steps of one table, and where their time varies."""
+    names = list(dict.fromkeys(name for row in rows for name in row.percentiles))
+    cells = [
+        [
+            _shape(row),
+            _contestant(row),
+            *(words.spread(row.percentiles[name].scaled(1e3, "ms")) if row.percentiles else "–" for name in names),
+            words.deviation(row.spread.within),
+            words.deviation(row.spread.between),
+        ]
+        for row in rows
+    ]
+    columns = [Column("ranks", "right"), Column("contestant"), *(Column(f"{name}, ms") for name in names)]
+    return Grid(_title(rows), [*columns, Column("sd within"), Column("sd between")], cells)
+
+
 def comparisons(summary: Summary) -> Grid:
     """One row a comparison: step time of a ÷ step time of b."""
-    columns = ["model", "ranks", "a", "b", "a ÷ b", "interval", "level", "n", "verdict"]
+    columns = ["model", "ranks", "a", "b", "a ÷ b", "interval", "level", "n", "sd within", "sd between", "verdict"]
     rows = []
     for found in summary.comparisons:
-        a, b, ratio = summary.rows[found.a], summary.rows[found.b], found.ratio
+        a, b, ratio = summary.at(found.a), summary.at(found.b), found.ratio
         rows.append(
             [
                 words.clean(", ".join(part for part in a.group if part), 60),
@@ -199,7 +225,9 @@ def comparisons(summary: Summary) -> Grid:
                 f"{ratio.low:.3f} … {ratio.high:.3f}" if words.interval(ratio) else "none",
                 f"{ratio.level * 100:.4g} %",
                 str(ratio.n),
-                words.verdict(found),
+                words.deviation(found.spread.within),
+                words.deviation(found.spread.between),
+                words.verdict(found) + "".join(f" [{mark}]" for mark in found.marks),
             ]
         )
     return Grid("", [Column(title) for title in columns], rows)

@@ -1,4 +1,4 @@
-"""The answer in one sentence a model and world size: which is fastest, by how much, how sure."""
+"""The answer in sentences: the two questions, then a sentence a model and world size, then the noise floor."""
 
 from __future__ import annotations
 
@@ -6,10 +6,67 @@ from collections.abc import Iterator, Sequence
 
 from analysis import words
 from analysis.compare import Comparison
+from analysis.noise import Control
 from analysis.rows import Row, Summary
 
 MOST_NAMED = 4
 """Contestants that one sentence names; the rest is counted."""
+
+
+ASKED = {"default": "default against default", "best": "best against best"}
+
+
+def lines(summary: Summary) -> list[str]:
+    """All of the verdict, the two questions first; a subject stands before the first colon."""
+    return [*answers(summary), *headlines(summary), *noise_lines(summary)]
+
+
+def answers(summary: Summary) -> list[str]:
+    """Of both questions, the largest world size first. One pair that answers both stands once."""
+    found: dict[tuple[str, Comparison, bool], list[str]] = {}
+    order = sorted(summary.questions, key=lambda q: -summary.at(q.comparison.a).world_size)
+    for question in order:
+        where = subject([summary.at(question.comparison.a)])
+        found.setdefault((where, question.comparison, question.confirmed), []).append(ASKED[question.question])
+    return [
+        f"{where}, {' and '.join(asked)}: {_answer(summary, comparison)}{'' if confirmed else ', not confirmed'}"
+        for (where, comparison, confirmed), asked in found.items()
+    ]
+
+
+def _answer(summary: Summary, found: Comparison) -> str:
+    """`horovod/gloo 3.1 % slower than ddp/gloo (+1.0 … +5.2 %, 6 launches)`."""
+    a, b = summary.at(found.a).title, summary.at(found.b).title
+    change = words.percent(found.ratio.value)
+    than = "as" if change.endswith(("the same", "as long")) else "than"
+    text = {
+        "slower": f"{a} {change} {than} {b}",
+        "faster": f"{a} {change} {than} {b}",
+        "equivalent": f"{a} equivalent to {b}",
+        "inconclusive": f"no verdict yet between {a} and {b}",
+    }[found.verdict]
+    doubts = [*(mark for mark in found.marks), *(["provisional"] if found.provisional else [])]
+    within = words.interval(found.ratio) or f"so far {words.change(found.ratio.value)}"
+    return f"{text} ({', '.join([within, words.launches([found.ratio.n]).removesuffix(' each'), *doubts])})"
+
+
+def noise_lines(summary: Summary) -> list[str]:
+    """The A/A controls: what a copy of the reference differs by."""
+    return [f"A/A control, {subject([summary.at(c.comparison.b)])}: {_noise(summary, c)}" for c in summary.controls]
+
+
+def _noise(summary: Summary, control: Control) -> str:
+    ratio = control.comparison.ratio
+    text = f"a copy of {summary.at(control.comparison.b).title} {words.change(ratio.value)}"
+    how_sure = f"{ratio.level * 100:g} %, {words.launches([ratio.n]).removesuffix(' each')}"
+    told = {
+        "quiet": "",
+        "suspicious": "; not 1, to be checked by further launches",
+        "cleared": "; not 1, but further launches did not confirm that",
+        "confirmed": "; not 1, and further launches confirm it",
+    }[control.state]
+    floor = "" if control.established else "; noise floor not established"
+    return f"{text} ({words.interval(ratio) or 'no interval'}, {how_sure}){told}{floor}"
 
 
 def headlines(summary: Summary) -> list[str]:
@@ -50,9 +107,18 @@ def finding(summary: Summary, rows: Sequence[Row]) -> str:
     rivals = sorted((found for row in ranked if (found := summary.against_reference(row))), key=lambda c: c.ratio.value)
     counts = [row.step_time_s.n for row in ranked if row.step_time_s]
     doubt = ("provisional, " if rivals and any(rival.provisional for rival in rivals) else "") + words.launches(counts)
+    doubt += _floor(summary, rows)
     if not rivals:
         return f"{_alone(ranked)} ({doubt}){tail}"
     return f"{_standing(summary, rivals)} ({doubt}){tail}"
+
+
+def _floor(summary: Summary, rows: Sequence[Row]) -> str:
+    """`, A/A ±0.4 %` where the control is of this world size."""
+    control = summary.control_of(rows[0])
+    if control is None or summary.at(control.comparison.b).world_size != rows[0].world_size:
+        return ""
+    return f", A/A {words.half_width(control.floor)}"
 
 
 def _alone(ranked: Sequence[Row]) -> str:

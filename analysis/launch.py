@@ -9,18 +9,23 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from analysis import curve, stats
-from analysis.samples import reduce_samples
+from analysis import curve, load, stats
+from analysis.samples import Block, Reduced, reduce_samples
 from benches.record import CURVE, HEADER, SAMPLES, SCHEMA_VERSION, Header
+from benches.spec import AGAIN_FROM, CONFIRM_FROM
+
+MAIN, AGAIN, CONFIRM = "main", "again", "confirm"
 
 LAUNCH_COLUMNS: dict[str, str] = {
-    "case_id": "str", "launch": "int64", "status": "str", "reason": "str", "usable": "bool",
+    "key": "str", "launch": "int64", "stage": "str", "status": "str", "reason": "str", "usable": "bool",
     "step_time_s": "float64", "throughput": "float64", "blocks": "int64", "duration_s": "float64", "setup_s": "float64",
+    "p50_s": "float64", "p95_s": "float64", "p99_s": "float64",
+    "foreign_share": "float64", "steal_share": "float64", "mhz": "float64",
     "peak_memory_mb": "float64", "cpus": "float64", "parity_passed": "object", "parity_error": "float64",
     "parity_bound": "float64", "log_tail": "object", "warnings": "object",
 }  # fmt: skip
 BLOCK_COLUMNS: dict[str, str] = {
-    "case_id": "str", "launch": "int64", "block": "int64", "steps": "int64", "samples": "int64",
+    "key": "str", "launch": "int64", "stage": "str", "block": "int64", "steps": "int64", "samples": "int64",
     "wall_s": "float64", "step_time_s": "float64", "throughput": "float64",
 }  # fmt: skip
 
@@ -39,9 +44,15 @@ class Launch:
     problems: list[str]
 
 
-def read_launch(folder: Path, case_id: str, number: int) -> Launch:
-    """Read launch `number` of a case from its folder, which may be missing."""
-    row = dict.fromkeys(LAUNCH_COLUMNS) | {"case_id": case_id, "launch": number, "usable": False, "blocks": 0}
+def stage(number: int) -> str:
+    """What launch `number` is for: the estimates, a second look at a suspicious A/A control, or to confirm the best."""
+    return MAIN if number < AGAIN_FROM else AGAIN if number < CONFIRM_FROM else CONFIRM
+
+
+def read_launch(folder: Path, key: str, case_id: str, number: int) -> Launch:
+    """Read launch `number` of the contestant `key`, whose case is `case_id`, from its folder, which may be missing."""
+    mine = {"key": key, "launch": number, "stage": stage(number)}
+    row = dict.fromkeys(LAUNCH_COLUMNS) | mine | {"usable": False, "blocks": 0}
     row |= {"log_tail": [], "warnings": [], "reason": ""}
     if not (folder / HEADER).exists():
         return Launch(row | {"status": "missing"}, [], [], None, [])
@@ -51,9 +62,11 @@ def read_launch(folder: Path, case_id: str, number: int) -> Launch:
         fault = f"{HEADER} cannot be read: {' '.join(str(error).split())}"
         return Launch(row | {"status": "unreadable", "reason": fault}, [], [], None, [fault])
     row |= _header_values(header)
-    blocks, problems = _read_blocks(folder / SAMPLES, header, number) if header.status == "ok" else ([], [])
-    sizes, faults = _read_curve(folder / CURVE, header, number)
-    return Launch(row | _block_values(blocks), blocks, sizes, header, [*problems, *faults])
+    found = _read_samples(folder / SAMPLES, header) if header.status == "ok" else Reduced([], {}, [])
+    blocks = [mine | _block_row(block, header) for block in found.blocks]
+    sizes, faults = _read_curve(folder / CURVE, header, mine)
+    row |= _block_values(blocks) | found.percentiles
+    return Launch(row, blocks, sizes, header, [*found.problems, *faults])
 
 
 def _read_header(path: Path, case_id: str) -> Header:
@@ -74,13 +87,15 @@ def _header_values(header: Header) -> dict[str, Any]:
     parity = header.parity
     host = header.provenance.get("host")
     cpus = host.get("cpus") if isinstance(host, dict) else None
+    cpus = cpus if isinstance(cpus, int) else None
     return {
         "status": header.status,
         "reason": header.reason or "",
         "duration_s": header.duration_s,
         "setup_s": header.setup_s,
         "peak_memory_mb": max(header.peak_memory_mb, default=None),
-        "cpus": cpus if isinstance(cpus, int) else None,
+        "cpus": cpus,
+        **load.shares(header, cpus),
         "parity_passed": parity.passed if parity else None,
         "parity_error": parity.error if parity else None,
         "parity_bound": parity.bound if parity else None,
@@ -89,35 +104,34 @@ def _header_values(header: Header) -> dict[str, Any]:
     }
 
 
-def _read_blocks(path: Path, header: Header, number: int) -> tuple[list[dict[str, Any]], list[str]]:
+def _read_samples(path: Path, header: Header) -> Reduced:
     if not path.exists():
-        return [], [f"{SAMPLES} is missing"]
+        return Reduced([], {}, [f"{SAMPLES} is missing"])
     try:
-        blocks, problems = reduce_samples(path, header.world_size)
+        found = reduce_samples(path, header.world_size)
     except (OSError, pa.ArrowException) as error:
-        return [], [f"{SAMPLES} cannot be read: {' '.join(str(error).split())}"]
-    rows = [
-        {
-            "case_id": header.case_id,
-            "launch": number,
-            "samples": block.steps * header.samples_per_step,
-            "step_time_s": stats.step_time([block.steps], [block.wall_s]),
-            "throughput": stats.throughput([block.steps * header.samples_per_step], [block.wall_s]),
-            **block._asdict(),
-        }
-        for block in blocks
-    ]
-    return rows, problems or ([] if rows else ["no block was timed"])
+        return Reduced([], {}, [f"{SAMPLES} cannot be read: {' '.join(str(error).split())}"])
+    return found if found.blocks or found.problems else found._replace(problems=["no block was timed"])
 
 
-def _read_curve(path: Path, header: Header, number: int) -> tuple[list[dict[str, Any]], list[str]]:
+def _block_row(block: Block, header: Header) -> dict[str, Any]:
+    samples = block.steps * header.samples_per_step
+    return {
+        "samples": samples,
+        "step_time_s": stats.step_time([block.steps], [block.wall_s]),
+        "throughput": stats.throughput([samples], [block.wall_s]),
+        **block._asdict(),
+    }
+
+
+def _read_curve(path: Path, header: Header, mine: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     if header.status != "ok" or not path.exists():
         return [], []
     try:
         rows, problems = curve.reduce_curve(path, header.world_size)
     except (OSError, KeyError, pa.ArrowException) as error:
         return [], [f"{CURVE} cannot be read: {' '.join(str(error).split())}"]
-    return [{"case_id": header.case_id, "launch": number, **row} for row in rows], problems
+    return [{"key": mine["key"], "launch": mine["launch"], **row} for row in rows], problems
 
 
 def _block_values(blocks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 
 from analysis import headline, stats, words
 from analysis.compare import Comparison
+from analysis.launch import MAIN
 from analysis.rows import Row, Summary
 
 COLOURS = {"local": "#595959", "ddp": "#0072B2", "horovod": "#D55E00"}
@@ -143,7 +144,7 @@ def _step_time_panel(axis: Axes, summary: Summary, rows: Sequence[Row]) -> None:
     launches = summary.records.launches
     for place, row in enumerate(rows):
         assert row.step_time_s is not None
-        own = launches[(launches["contestant"] == row.index) & launches["usable"]]
+        own = launches[(launches["contestant"] == row.index) & launches["usable"] & (launches["stage"] == MAIN)]
         colour, marker = COLOURS[row.case.engine], MARKERS[row.case.transport]
         axis.plot(own["step_time_s"] * 1e3, np.full(len(own), place), marker, ms=6, mfc="none", mec=colour, mew=1.3)
         axis.plot([row.step_time_s.value * 1e3] * 2, [place - 0.3, place + 0.3], color=colour, lw=2.2)
@@ -192,7 +193,7 @@ def _ratio_title(summary: Summary, shown: Sequence[Comparison]) -> str:
 
 
 def _pair(summary: Summary, comparison: Comparison) -> str:
-    a, b = summary.rows[comparison.a], summary.rows[comparison.b]
+    a, b = summary.at(comparison.a), summary.at(comparison.b)
     return _safe(f"{words.clean(headline.subject([a]), 28)}: {_label(a)} ÷ {words.clean(b.title, 16)}")
 
 

@@ -8,8 +8,11 @@ from typing import Any
 
 from analysis import marks, table, words
 from analysis.compare import Comparison
+from analysis.components import Components
 from analysis.curve import Point
 from analysis.estimate import Estimate
+from analysis.noise import Control
+from analysis.questions import Best, Question
 from analysis.table import Records
 from benches.spec import Case, Contestant
 
@@ -28,6 +31,10 @@ class Row:
     step_time_s: Estimate | None
     """Median over launches; None when none is sound or the parity gate was not passed."""
     throughput: Estimate | None
+    percentiles: dict[str, Estimate]
+    """p50, p95, p99 of the steps of a launch on its slowest rank: median over launches, in seconds."""
+    spread: Components
+    """Of log step time, within launches and between them."""
     efficiency: dict[str, Estimate]
     """By name of the baseline; only those that were measured."""
     parity: dict[str, Any] | None
@@ -80,7 +87,14 @@ class Summary:
 
     records: Records
     rows: list[Row]
+    """Of the study's own contestants, by their place."""
+    copies: list[Row]
+    """Of the copies that the driver added; they stand behind the others in the study and in no table."""
+    questions: list[Question]
+    chosen: list[Best]
+    """The best of each engine, where an engine had several to choose from."""
     comparisons: list[Comparison]
+    controls: list[Control]
     references: dict[int, int]
     """Place of the reference of each contestant that is ranked."""
     failures: list[Failure]
@@ -92,6 +106,16 @@ class Summary:
         for row in sorted(self.rows, key=lambda row: row.world_size):
             found.setdefault(row.group, {}).setdefault(f"{row.case_id} {row.contestant.name}", row)
         return [list(rows.values()) for rows in found.values()]
+
+    def at(self, place: int) -> Row:
+        """The contestant at a place of the study, which may be a copy."""
+        return self.rows[place] if place < len(self.rows) else self.copies[place - len(self.rows)]
+
+    def control_of(self, row: Row) -> Control | None:
+        """The A/A control that speaks for a row: of its table, and of its world size if there are several."""
+        found = [c for c in self.controls if self.at(c.comparison.b).group == row.group]
+        own = [c for c in found if self.at(c.comparison.b).world_size == row.world_size]
+        return next(iter([*own, *found]), None)
 
     def against_reference(self, row: Row) -> Comparison | None:
         """The comparison of a row with its reference."""
@@ -105,9 +129,10 @@ class Summary:
         """The object of `--json`."""
         return {
             "study": str(self.records.folder),
+            "questions": [self._plain_question(question) for question in self.questions],
             "contestants": [self._plain_row(row) for row in self.rows],
             "comparisons": [self._plain_comparison(comparison) for comparison in self.comparisons],
-            "control": None,
+            "control": [self._plain_control(control) for control in self.controls] or None,
             "failures": [_plain_failure(failure) for failure in self.failures],
             "warnings": self.warnings,
         }
@@ -127,6 +152,8 @@ class Summary:
             "curve": [point.plain() for point in row.curve],
             "step_time_s": row.step_time_s and row.step_time_s.plain(),
             "throughput": row.throughput and row.throughput.plain(),
+            "percentiles": {name: estimate.plain() for name, estimate in row.percentiles.items()},
+            "spread": row.spread.plain(),
             "efficiency": {name: estimate.plain() for name, estimate in row.efficiency.items()},
             "parity": row.parity,
             "marks": list(row.marks),
@@ -134,18 +161,29 @@ class Summary:
         }
 
     def _plain_comparison(self, found: Comparison) -> dict[str, Any]:
-        a, b = self.rows[found.a], self.rows[found.b]
+        a, b = self.at(found.a), self.at(found.b)
         return {
             "a": a.contestant.name,
             "b": b.contestant.name,
             "point": a.contestant.point,
+            "world_size": a.world_size,
             "case_a": a.case_id,
             "case_b": b.case_id,
             "ratio": found.ratio.plain(),
             "verdict": found.verdict,
             "direction": found.direction,
             "provisional": found.provisional,
+            "spread": found.spread.plain(),
+            "marks": list(found.marks),
         }
+
+    def _plain_question(self, found: Question) -> dict[str, Any]:
+        asked = {"question": found.question, "confirmed": found.confirmed}
+        return asked | self._plain_comparison(found.comparison)
+
+    def _plain_control(self, found: Control) -> dict[str, Any]:
+        state = {"again": found.again and found.again.plain(), "state": found.state, "established": found.established}
+        return self._plain_comparison(found.comparison) | state
 
 
 def _plain_failure(failure: Failure) -> dict[str, Any]:

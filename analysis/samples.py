@@ -1,4 +1,4 @@
-"""`samples.parquet` reduced to one row a block, batch by batch: the raw rows of a launch are never all in memory.
+"""`samples.parquet` reduced to one row a block and to percentiles of its steps, batch by batch.
 
 A block that is not whole, or holds a time that cannot be, is left out and named.
 """
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 COLUMNS = ["kind", "rank", "block", "step", "seconds"]
+PERCENTILES = (50, 95, 99)
 
 
 class Block(NamedTuple):
@@ -27,12 +28,23 @@ class Block(NamedTuple):
     """Seconds on the slowest rank."""
 
 
-def reduce_samples(path: Path, world_size: int) -> tuple[list[Block], list[str]]:
-    """Blocks of one launch by number, and what was wrong with it.
+class Reduced(NamedTuple):
+    """What one launch's samples come to."""
+
+    blocks: list[Block]
+    """By number."""
+    percentiles: dict[str, float]
+    """`p50_s`, `p95_s`, `p99_s` of the steps in those blocks; see `_percentiles`. Empty without a block."""
+    problems: list[str]
+
+
+def reduce_samples(path: Path, world_size: int) -> Reduced:
+    """Blocks of one launch, percentiles of its steps, and what was wrong with it.
 
     Raises OSError or pyarrow.ArrowInvalid (truncated, no Parquet, other columns).
     """
     walls, last_steps = [pa.schema(_WALL).empty_table()], [pa.schema(_LAST).empty_table()]
+    timed: list[pa.Table] = [pa.schema(_WALL).empty_table()]
     bad_steps = 0
     with pq.ParquetFile(path) as file:
         _check_columns(file.schema_arrow)
@@ -40,11 +52,26 @@ def reduce_samples(path: Path, world_size: int) -> tuple[list[Block], list[str]]
             kind = batch.column("kind").cast(pa.string())
             steps = pa.Table.from_batches([batch.filter(pc.equal(kind, "step"))])
             bad_steps += _count_bad(steps)
+            timed.append(steps.select([name for name, _ in _WALL]).cast(pa.schema(_WALL)))
             last_steps.append(steps.group_by("block").aggregate([("step", "max")]).cast(pa.schema(_LAST)))
             blocks = pa.Table.from_batches([batch.filter(pc.equal(kind, "block"))])
             walls.append(blocks.select([name for name, _ in _WALL]).cast(pa.schema(_WALL)))
     problems = [f"{bad_steps} steps have a negative time or none"] if bad_steps else []
-    return _whole_blocks(pa.concat_tables(walls), _steps(pa.concat_tables(last_steps)), world_size, problems), problems
+    blocks = _whole_blocks(pa.concat_tables(walls), _steps(pa.concat_tables(last_steps)), world_size, problems)
+    return Reduced(blocks, _percentiles(pa.concat_tables(timed), blocks), problems)
+
+
+def _percentiles(steps: pa.Table, blocks: list[Block]) -> dict[str, float]:
+    """Percentiles of each rank's steps, then the largest over the ranks.
+
+    Not of per-step maxima: ranks cut the same time at different moments, so the largest of each step counts the jitter
+    of the cuts as if it took time, and would lift the median too.
+    """
+    rank, block, seconds = (steps[name].to_numpy() for name, _ in _WALL)
+    sound = np.isin(block, [one.block for one in blocks]) & np.isfinite(seconds) & (seconds >= 0)
+    found = [np.percentile(seconds[sound & (rank == one)], PERCENTILES) for one in np.unique(rank[sound])]
+    worst = np.max(found, axis=0).tolist() if found else []
+    return {f"p{percent}_s": value for percent, value in zip(PERCENTILES, worst, strict=False)}
 
 
 _WALL = [("rank", pa.int64()), ("block", pa.int64()), ("seconds", pa.float64())]

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pandas as pd
-
 from analysis import stats
-from analysis.compare import paired
 from analysis.estimate import Estimate
+from analysis.pairing import Pairing
 from benches.spec import Case, content_hash, plain
 
 # What a baseline may differ in besides the batch (see `baselines`): the engine, and how ranks are joined and started.
@@ -53,13 +51,13 @@ def _kinds(case: Case) -> Iterator[tuple[str, str]]:
         yield "wrapped_at_1", content_hash([values, batch, engine])
 
 
-def efficiency(times: Mapping[int, pd.DataFrame], cases: Mapping[int, Case], index: int, base: int) -> Estimate | None:
+def efficiency(pairing: Pairing, cases: Mapping[int, Case], index: int, base: int) -> Estimate | None:
     """Throughput ÷ (world size × throughput of the baseline `base`); None without a common launch.
 
     = (step time of the baseline ÷ step time) × global batch ÷ (world size × batch of the baseline), which for weak
-    scaling is the ratio of step times. times: as compare.step_times gives them.
+    scaling is the ratio of step times.
     """
-    logs = paired(times, base, index)
+    logs = pairing.of(base, index).logs
     if not len(logs):
         return None
     work = cases[index].global_batch / (cases[index].cluster.world_size * cases[base].global_batch)

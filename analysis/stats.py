@@ -1,11 +1,12 @@
 """Statistics on arrays, one value a launch. Times in seconds; a ratio is step time of a ÷ step time of b.
 
-The launch is the replicate: blocks only sharpen a launch's mean, and no interval pools blocks of several launches.
+The launch is the replicate: blocks only sharpen a launch's value, and no interval pools blocks of several launches.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -19,6 +20,8 @@ Direction = Literal["slower", "faster"]
 
 LEVEL = 0.95
 """Joint confidence of a study's verdicts."""
+CONTROL_LEVEL = 0.99
+"""Confidence at which an A/A control is judged: it accuses the whole study, so not at one in twenty."""
 PROVISIONAL_BELOW = 5
 """Launches under which a verdict is provisional."""
 
@@ -63,9 +66,15 @@ def ratio_of_pairs(log_ratios: ArrayLike, level: float = LEVEL) -> Estimate:
     return Estimate(math.exp(mean), float(low), float(high), level, n, "ratio")
 
 
-def simultaneous(level: float, comparisons: int) -> float:
-    """Level of each of several intervals that all hold together with at least `level` (Bonferroni, Dunn 1961)."""
-    return 1 - (1 - level) / max(comparisons, 1)
+def simultaneous(level: float, comparisons: int, looks: int = 1) -> float:
+    """Level of each of several intervals that all hold together with at least `level`, whenever one stops looking.
+
+    Bonferroni (Dunn 1961) over comparisons and over looks. Over looks these are repeated confidence intervals (Jennison
+    and Turnbull, *Interim analyses: the repeated confidence interval approach*, J. R. Stat. Soc. B 51, 1989) with α
+    split evenly, which holds under any stop rule and any dependence; a boundary of theirs would be a little narrower
+    but needs normal, not t, statistics. What is shown at the end keeps this level, also when the first look sufficed.
+    """
+    return 1 - (1 - level) / max(comparisons * looks, 1)
 
 
 def verdict(ratio: Estimate, margin: float) -> Word:
@@ -83,10 +92,37 @@ def direction(ratio: Estimate) -> Direction | None:
 
 
 def log_ratios(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Per-launch means of paired log-ratios; a, b: positive step times, shape (launches, blocks), paired by place.
+    """Per-launch locations of paired log-ratios; a, b: positive step times, shape (launches, blocks), paired by place.
 
     NaN marks a block that was not measured; a launch without one common block gives NaN.
     """
-    logs = np.log(a) - np.log(b)
-    counts = np.sum(~np.isnan(logs), axis=1)
-    return np.where(counts > 0, np.nansum(logs, axis=1) / np.maximum(counts, 1), np.nan)
+    return hodges_lehmann(np.log(a) - np.log(b))
+
+
+def hodges_lehmann(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Location of each row, shape (rows, n) to (rows,): the median of its pairwise means, each value with itself too.
+
+    Hodges and Lehmann, Ann. Math. Stat. 34, 1963. A block in which the machine hiccupped hardly moves it (up to 29 % of
+    them may), while for normal noise it is 95.5 % as efficient as the mean; the median has 64 %, and a trimmed mean of
+    five blocks a choice to make. It changes sign with the values, so a ÷ b is the inverse of b ÷ a. NaN is left out.
+    """
+    i, j = np.triu_indices(values.shape[1])
+    means = (values[:, i] + values[:, j]) / 2
+    found = np.full(len(values), np.nan)
+    there = ~np.isnan(means).all(axis=1) if means.shape[1] else np.zeros(len(values), dtype=bool)
+    found[there] = np.nanmedian(means[there], axis=1)
+    return found
+
+
+def half_width(ratio: Estimate) -> float:
+    """h of the interval value ÷ (1 + h) to value × (1 + h); infinite where there is none."""
+    if not (ratio.low > 0 and math.isfinite(ratio.high)):
+        return math.inf
+    return math.sqrt(ratio.high / ratio.low) - 1
+
+
+def settled(ratios: Iterable[Estimate], stop_when: float | str, margin: float) -> bool:
+    """Whether a study may stop: `verdict`: no ratio is inconclusive; a number: no half-width is above it."""
+    if isinstance(stop_when, str):
+        return all(verdict(ratio, margin) != "inconclusive" for ratio in ratios)
+    return all(half_width(ratio) <= stop_when for ratio in ratios)

@@ -6,15 +6,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis import alike, compare, curve, doubts, marks, scaling, stats, table
-from analysis.compare import Entrant
+from analysis import alike, compare, curve, doubts, marks, noise, scaling, stats, table
+from analysis.compare import Comparison, Entrant
+from analysis.components import components
 from analysis.estimate import Estimate
+from analysis.launch import AGAIN, CONFIRM, MAIN
+from analysis.meetings import meetings
+from analysis.noise import Control
+from analysis.pairing import Pairing
 from analysis.rows import Failure, Row, Summary
+from analysis.samples import PERCENTILES
 from analysis.table import Records
 
 
@@ -26,26 +34,57 @@ def summarise(study_folder: Path) -> dict[str, Any]:
 def reduce(records: Records) -> Summary:
     """Estimates, comparisons, failures and warnings of what was read."""
     launches = {int(str(index)): group for index, group in records.launches.groupby("contestant")}
+    main = {index: group[group["stage"] == MAIN] for index, group in launches.items()}
     parity = {index: _parity(group) for index, group in launches.items()}
-    sound = {i for i, group in launches.items() if group["usable"].any() and (parity[i] or {"passed": True})["passed"]}
-    blocks = records.blocks[records.blocks["contestant"].isin(list(sound))]
-    efficiency = _efficiency(records, sorted(sound), compare.step_times(blocks))
+    sound = {i for i, group in main.items() if group["usable"].any() and (parity[i] or {"passed": True})["passed"]}
+    pairings = {stage: _pairing(records, sound, stage) for stage in (MAIN, AGAIN, CONFIRM)}
+    efficiency = _efficiency(records, sorted(sound), pairings[MAIN])
     same = alike.same_as(records)
-    rows = [
-        _row(records, i, launches[i], parity[i], efficiency.get(i), same.get(i)) for i in range(len(records.case_ids))
+    every = [
+        _row(records, i, main[i], parity[i], efficiency.get(i), same.get(i), pairings[MAIN])
+        for i in range(len(records.case_ids))
     ]
+    rows, copies = ([row for row in every if bool(row.contestant.copy) == copy] for copy in (False, True))
     fields = compare.fields([Entrant(row.index, row.contestant, row.marks) for row in rows if row.ranked])
-    wanted = records.study.reference
-    references = {entrant.index: compare.reference_of(field, wanted).index for field in fields for entrant in field}
-    meetings = [pair for field in fields for pair in compare.pairs(field, wanted)]
-    return Summary(
+    met = meetings(records, fields, pairings[MAIN], pairings[CONFIRM])
+    found = Summary(
         records=records,
         rows=rows,
-        comparisons=compare.compare(blocks, meetings, records.study.margin),
-        references=references,
-        failures=[failure for row in rows for failure in _failures(row, launches[row.index])],
-        warnings=list(doubts.warnings(records, rows, launches, references)),
+        copies=copies,
+        questions=met.questions,
+        chosen=met.chosen,
+        comparisons=met.comparisons,
+        controls=_controls(records, sound, pairings),
+        references=met.references,
+        failures=[failure for row in every for failure in _failures(row, launches[row.index])],
+        warnings=[],
     )
+    found = _weighed(found)
+    return replace(found, warnings=list(doubts.warnings(found, main)))
+
+
+def _controls(records: Records, sound: set[int], pairings: dict[str, Pairing]) -> list[Control]:
+    study = records.study
+    return list(noise.controls(study.contestants, sound, pairings[MAIN], pairings[AGAIN], study.margin))
+
+
+def _weighed(found: Summary) -> Summary:
+    """With verdicts as the A/A controls leave them."""
+
+    def weigh(comparison: Comparison) -> Comparison:
+        return noise.weigh(comparison, found.control_of(found.at(comparison.a)))
+
+    return replace(
+        found,
+        comparisons=[weigh(comparison) for comparison in found.comparisons],
+        questions=[replace(question, comparison=weigh(question.comparison)) for question in found.questions],
+    )
+
+
+def _pairing(records: Records, sound: set[int], stage: str) -> Pairing:
+    blocks = records.blocks
+    chosen = blocks[blocks["contestant"].isin(list(sound)) & (blocks["stage"] == stage)]
+    return Pairing(records.study.contestants, chosen)
 
 
 def _row(
@@ -55,12 +94,15 @@ def _row(
     parity: dict[str, Any] | None,
     efficiency: dict[str, Estimate] | None,
     same: str | None,
+    pairing: Pairing,
 ) -> Row:
-    """One contestant; efficiency: None where it is not ranked; same: its mark where it is `same as` another."""
+    """One contestant by its main launches; efficiency: None where it is not ranked; same: its mark where it is
+    `same as` another."""
     contestant, case_id = records.study.contestants[index], records.case_ids[index]
     usable = launches[launches["usable"]]
     ranked = efficiency is not None
-    header = records.headers.get(case_id)
+    header = records.headers.get(records.keys[index])
+    times = pairing.times.get(index, pd.DataFrame())
     unit = f"{contestant.case.model.sample}/s"
     return Row(
         index=index,
@@ -68,12 +110,19 @@ def _row(
         case_id=case_id,
         step_time_s=stats.median_of_launches(usable["step_time_s"], "s") if ranked else None,
         throughput=stats.median_of_launches(usable["throughput"], unit) if ranked else None,
+        percentiles=_percentiles(usable) if ranked else {},
+        spread=components(np.log(times.to_numpy(dtype=float))),
         efficiency=efficiency or {},
         parity=parity,
         marks=(*marks.marks(contestant.case, launches["cpus"].min(), len(usable)), *([same] if same else [])),
         effective=header.effective if header else {},
         curve=curve.points(records.curves[records.curves["contestant"] == index], contestant.case.cluster.world_size),
     )
+
+
+def _percentiles(usable: pd.DataFrame) -> dict[str, Estimate]:
+    columns = {f"p{percent}": usable[f"p{percent}_s"].dropna() for percent in PERCENTILES}
+    return {name: stats.median_of_launches(values, "s") for name, values in columns.items() if len(values)}
 
 
 def _parity(launches: pd.DataFrame) -> dict[str, Any] | None:
@@ -86,12 +135,12 @@ def _parity(launches: pd.DataFrame) -> dict[str, Any] | None:
     return {"passed": not len(failed), "error": float(worst["parity_error"]), "bound": float(worst["parity_bound"])}
 
 
-def _efficiency(records: Records, sound: list[int], times: dict[int, pd.DataFrame]) -> dict[int, dict[str, Estimate]]:
+def _efficiency(records: Records, sound: list[int], pairing: Pairing) -> dict[int, dict[str, Estimate]]:
     """Of each contestant that is ranked, by name of the baseline."""
     cases = {index: records.study.contestants[index].case for index in sound}
     found: dict[int, dict[str, Estimate]] = {}
     for index, bases in scaling.baselines(cases).items():
-        estimates = {name: scaling.efficiency(times, cases, index, base) for name, base in bases.items()}
+        estimates = {name: scaling.efficiency(pairing, cases, index, base) for name, base in bases.items()}
         found[index] = {name: estimate for name, estimate in estimates.items() if estimate is not None}
     return found
 

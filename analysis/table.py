@@ -16,7 +16,7 @@ import pandas as pd
 import yaml
 
 from analysis import curve
-from analysis.launch import BLOCK_COLUMNS, LAUNCH_COLUMNS, read_launch
+from analysis.launch import BLOCK_COLUMNS, LAUNCH_COLUMNS, MAIN, Launch, read_launch, stage
 from benches.errors import UserError
 from benches.record import Header
 from benches.spec import Contestant, Study, build, content_hash
@@ -30,20 +30,28 @@ class Records:
     study: Study
     case_ids: tuple[str, ...]
     """Of each contestant, as they were when the study was frozen."""
+    keys: tuple[str, ...]
+    """Of each contestant: names the folder of its launches. A case id, for a copy with its number behind it."""
     contestants: pd.DataFrame
     """One row a contestant; `contestant` is its place in `study.contestants`, the key of the other tables."""
     launches: pd.DataFrame
     """One row a contestant and launch: columns of `contestants` and LAUNCH_COLUMNS. status: as in the record, or
-    `missing`, `unreadable`. usable: it has at least one sound block, and step_time_s and throughput over those."""
+    `missing`, `unreadable`. usable: it has at least one sound block, and step_time_s and throughput over those. stage:
+    main, the sample of all estimates; again, confirm: further launches, see analysis.further."""
     blocks: pd.DataFrame
     """One row a contestant, launch and sound block: columns of `contestants` and BLOCK_COLUMNS. wall_s: of the slowest
     rank; step_time_s = wall_s ÷ steps; throughput in the model's samples a second."""
     curves: pd.DataFrame
     """One row a contestant, launch and size of message: columns of `contestants` and curve.COLUMNS."""
     headers: Mapping[str, Header]
-    """By case id: the first launch that ended well, else the first that can be read."""
+    """By key: the first launch that ended well, else the first that can be read."""
     problems: list[str]
     """What was left out, and why."""
+
+    @property
+    def originals(self) -> Study:
+        """The study without the copies that the driver added."""
+        return msgspec.structs.replace(self.study, contestants=tuple(c for c in self.study.contestants if not c.copy))
 
 
 def load(folder: Path) -> pd.DataFrame:
@@ -54,34 +62,38 @@ def load(folder: Path) -> pd.DataFrame:
 def read(folder: Path) -> Records:
     """Everything a study folder holds. Raises UserError when it holds no study."""
     study, ids, problems = _read_study(folder)
-    contestants = _contestants(study, ids)
-    launches: list[dict[str, Any]] = []
-    blocks: list[dict[str, Any]] = []
-    curves: list[dict[str, Any]] = []
-    headers: dict[str, Header] = {}
-    for case_id in dict.fromkeys(ids):
-        for number in _numbers(folder / "launches" / case_id, study.launches):
-            launch = read_launch(folder / "launches" / case_id / str(number), case_id, number)
-            launches.append(launch.row)
-            blocks += launch.blocks
-            curves += launch.curve
-            problems += [f"{case_id}/{number}: {problem}" for problem in launch.problems]
-            if launch.header and (case_id not in headers or headers[case_id].status != "ok" == launch.header.status):
-                headers[case_id] = launch.header
-    launch_table = pd.DataFrame(launches, columns=list(LAUNCH_COLUMNS)).astype(LAUNCH_COLUMNS)
-    curve_table = pd.DataFrame(curves, columns=list(curve.COLUMNS)).astype(curve.COLUMNS)
-    block_table = pd.DataFrame(blocks, columns=list(BLOCK_COLUMNS)).astype(BLOCK_COLUMNS)
+    keys = tuple(f"{i}-{c.copy}" if c.copy else i for i, c in zip(ids, study.contestants, strict=True))
+    contestants = _contestants(study, ids, keys)
+    found: dict[str, list[Launch]] = {}
+    expected = _expected(study, folder, keys)
+    for key, case_id in dict(zip(keys, ids, strict=True)).items():
+        home = folder / "launches" / key
+        found[key] = [read_launch(home / str(number), key, case_id, number) for number in _numbers(home, expected)]
+    launches = [launch for own in found.values() for launch in own]
+    problems += [f"{one.row['key']}/{one.row['launch']}: {line}" for one in launches for line in one.problems]
+
+    def joined(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
+        frame: pd.DataFrame = contestants.merge(pd.DataFrame(rows, columns=list(columns)).astype(columns), on="key")
+        return frame
+
     return Records(
         folder=folder,
         study=study,
         case_ids=ids,
+        keys=keys,
         contestants=contestants,
-        launches=contestants.merge(launch_table, on="case_id"),
-        blocks=contestants.merge(block_table, on="case_id"),
-        curves=contestants.merge(curve_table, on="case_id"),
-        headers=headers,
+        launches=joined([launch.row for launch in launches], LAUNCH_COLUMNS),
+        blocks=joined([block for launch in launches for block in launch.blocks], BLOCK_COLUMNS),
+        curves=joined([size for launch in launches for size in launch.curve], curve.COLUMNS),
+        headers={key: header for key, own in found.items() if (header := _header(own)) is not None},
         problems=problems,
     )
+
+
+def _header(launches: list[Launch]) -> Header | None:
+    """Of the first launch that ended well, else of the first that can be read."""
+    headers = [launch.header for launch in launches if launch.header is not None]
+    return next((header for header in headers if header.status == "ok"), headers[0] if headers else None)
 
 
 def _read_study(folder: Path) -> tuple[Study, tuple[str, ...], list[str]]:
@@ -99,18 +111,22 @@ def _read_study(folder: Path) -> tuple[Study, tuple[str, ...], list[str]]:
     return study, ids, [] if frozen else ["study.yaml was changed after it was frozen: its hash does not fit"]
 
 
-def _contestants(study: Study, ids: tuple[str, ...]) -> pd.DataFrame:
-    table: pd.DataFrame = pd.DataFrame([_contestant(i, c, ids[i]) for i, c in enumerate(study.contestants)])
+def _contestants(study: Study, ids: tuple[str, ...], keys: tuple[str, ...]) -> pd.DataFrame:
+    rows = [_contestant(i, c, ids[i], keys[i]) for i, c in enumerate(study.contestants)]
+    table: pd.DataFrame = pd.DataFrame(rows)
     return table
 
 
-def _contestant(index: int, contestant: Contestant, case_id: str) -> dict[str, Any]:
+def _contestant(index: int, contestant: Contestant, case_id: str, key: str) -> dict[str, Any]:
     case = contestant.case
     row: dict[str, Any] = {
         "contestant": index,
         "name": contestant.name,
         "point": label(contestant.point),
         "case_id": case_id,
+        "key": key,
+        "copy": contestant.copy,
+        "heat": contestant.heat,
         "cell": case.cell,
         "engine": case.engine,
         "transport": case.transport or "",
@@ -131,7 +147,17 @@ def _scalar(value: object) -> object:
     return json.dumps(value) if isinstance(value, (dict, list)) else value
 
 
+def _expected(study: Study, folder: Path, keys: tuple[str, ...]) -> int:
+    """Main launches that are due: those up to the first look that no contestant has passed."""
+    there = [number for key in keys for number in _there(folder / "launches" / key) if stage(number) == MAIN]
+    seen = max(there, default=-1) + 1
+    return next((look for look in study.looks if look >= seen), study.looks[-1])
+
+
 def _numbers(folder: Path, expected: int) -> list[int]:
     """Launches that the study asks for, and those that are there beyond them."""
-    there = {int(path.name) for path in folder.glob("*") if path.name.isascii() and path.name.isdecimal()}
-    return sorted(there | set(range(expected)))
+    return sorted(_there(folder) | set(range(expected)))
+
+
+def _there(folder: Path) -> set[int]:
+    return {int(path.name) for path in folder.glob("*") if path.name.isascii() and path.name.isdecimal()}

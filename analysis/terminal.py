@@ -19,7 +19,7 @@ LOG_LINES = 8
 
 def show(summary: Summary, console: Console) -> None:
     """Print the study. Text from records is printed as it is, without markup."""
-    for line in headline.headlines(summary):
+    for line in headline.lines(summary):
         subject, _, finding = line.partition(": ")
         console.print(Text.assemble((f"{subject}: ", "bold"), finding))
     for group in summary.groups():

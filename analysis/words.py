@@ -75,6 +75,11 @@ def change(ratio: float) -> str:
     return f"{_signed((ratio - 1) * 100)} %"
 
 
+def half_width(share: float) -> str:
+    """`±0.4 %`."""
+    return f"±{_percent(share * 100)} %" if math.isfinite(share) else "without interval"
+
+
 def interval(ratio: Estimate) -> str:
     """`−2.0 … +8.4 %`, the change in step time; empty where the launches allow no interval."""
     if not math.isfinite(ratio.high):
@@ -97,6 +102,11 @@ def verdict(found: Comparison, doubt: bool = True) -> str:
         "inconclusive": f"inconclusive, {change} so far",
     }[found.verdict]
     return text + (" (provisional)" if found.provisional and doubt else "")
+
+
+def deviation(share: float | None) -> str:
+    """`1.3 %`, a standard deviation of logarithms."""
+    return "–" if share is None else f"{share * 100:.2f} %"
 
 
 def ranks(world_size: int) -> str:

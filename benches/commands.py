@@ -13,7 +13,7 @@ from analysis import summary as summaries
 from analysis import table, terminal
 from benches import preflight
 from benches.config import Resolved, compose
-from benches.driver import Driver
+from benches.driver import Driver, due
 from benches.errors import UserError
 from benches.folder import STUDY, StudyFolder, open_study
 from benches.output import print_json
@@ -29,11 +29,11 @@ def run_command(words: list[str], config_dir: Path | None, as_json: bool, consol
     """Run what is missing of the study that `words` ask for, then show and write what was found."""
     resolved = compose(words, config_dir)
     # Before the folder is made, or a study that cannot run would be frozen under its name; a finished one needs none.
-    if StudyFolder(resolved.results / resolved.study.name, resolved.study).missing():
+    if due(StudyFolder(resolved.results / resolved.study.name, resolved.study))[0]:
         preflight.check(resolved.study, resolved.results)
     folder = open_study(resolved.study, resolved.results)
     _announce(resolved, folder, console)
-    finished = not folder.missing() or _run(folder, console)
+    finished = not due(folder)[0] or _run(folder, console)
     summary = summaries.reduce(table.read(folder.path))
     written = reports.write(folder.path, folder.path / "report")
     if as_json:
@@ -76,14 +76,14 @@ def find_study(name: str | None, results: Path) -> Path:
 def _announce(resolved: Resolved, folder: StudyFolder, console: Console) -> None:
     for warning in resolved.warnings:
         _warn(console, warning)
-    missing, study = len(folder.missing()), folder.study
-    cases = len({contestant.case.id for contestant in study.contestants})
+    missing, study = len(due(folder)[0]), folder.study
+    alive = len({contestant.key for contestant in study.contestants})
     if not missing:
         text = f"study {study.name}: finished before; rendering it again from its records"
-    elif missing < cases * study.launches:
-        text = f"study {study.name}: {cases} cases, goes on with the {missing} launches that are missing"
+    elif missing < alive * study.launches:
+        text = f"study {study.name}: {alive} contestants, goes on with the {missing} launches that are missing"
     else:
-        text = f"study {study.name}: {cases} cases, {missing} launches; records go to {folder.path}"
+        text = f"study {study.name}: {alive} contestants, {missing} launches; records go to {folder.path}"
     console.print(text, markup=False, highlight=False)
 
 
@@ -96,8 +96,12 @@ def _run(folder: StudyFolder, console: Console) -> bool:
         for other in others:
             text = f"study {other.study} (process {other.pid}) is running on this machine; each disturbs the other"
             _warn(console, text)
-        with interrupts() as stop, Watch(console, folder.study.launches) as watch:
-            return Driver(folder, Tools(), watch, stop).run()
+        with (
+            interrupts() as stop,
+            Watch(console, folder.study) as watch,
+            Driver(folder, Tools(), watch, stop) as driver,
+        ):
+            return driver.run()
 
 
 def _show_next(folder: StudyFolder, words: list[str], finished: bool, written: list[Path]) -> None:

@@ -22,9 +22,12 @@ from benches.grid import Grid, Row
 from benches.machine import Machine
 from benches.overrides import Typed, parse
 from benches.resolve import ENGINES, case_of
+from benches.schedule import arrange
 from benches.spec import TRANSPORTS, Case, Contestant, Study, build, plain
 
 BATCHES = ("data.per_rank_batch", "data.global_batch")
+START_UP_S = 10.0
+"""Imports, joining and the gate of one launch with a spare core for each rank: about 6 to 12 s on the CPUs we have."""
 MAPPINGS = ("contestants", "axes", "reference")
 DEFAULT_ENGINES = ("ddp", "horovod")
 """Contestants where a study names none. Each takes its transport by the device: gloo on the CPU, since every build of
@@ -62,7 +65,7 @@ def compose(
     lint.refuse(study)
     for contestant in contestants:
         knobs.refuse(shell, contestant.case.cluster.env)
-    warnings = [*knobs.overridden(shell), *crowding(study, machine)]
+    warnings = [*knobs.overridden(shell), *crowding(study, machine), *lonely(study)]
     return Resolved(study, Path(_setting("results", base, rest)).expanduser().absolute(), warnings)
 
 
@@ -216,7 +219,14 @@ def study_of(contestants: list[Contestant], reference: dict[str, Any], base: Com
     names = [str(name) for name in base.config.study if name not in MAPPINGS]
     fields = {name: _setting(f"study.{name}", base, typed) for name in names}
     fields["name"] = fields["name"] or base.choices["experiment"] or "study"
-    return build(Study, {**fields, "contestants": plain(contestants), "reference": reference})
+    budget_s = fields["budget_s"]
+    if budget_s is not None and budget_s < START_UP_S:
+        raise UserError(
+            f"study.budget_s={show(budget_s)}: too little for one launch, which takes about {START_UP_S:g} s to start "
+            "up; raise it, or null"
+        )
+    arranged = arrange(contestants, reference, max_alive=fields["max_alive"], control=fields["control"])
+    return build(Study, {**fields, "contestants": plain(arranged), "reference": reference})
 
 
 def check_reference(reference: Mapping[str, Any], contestants: list[Contestant]) -> None:
@@ -238,6 +248,13 @@ def crowding(study: Study, machine: Machine) -> list[str]:
     if machine.cores >= 2 * ranks:
         return []
     return [f"no spare core for communication: {ranks} rank(s) on {machine.cores} core(s), fewer than two a rank"]
+
+
+def lonely(study: Study) -> list[str]:
+    """A warning where nothing can be compared."""
+    if any(len([one for one in field if one.case.engine != "local"]) > 1 for field in lint.meeting(study.contestants)):
+        return []
+    return ["no two contestants meet: there will be times, but no verdict; add one: study.contestants.NAME.engine=…"]
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:

@@ -7,12 +7,19 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
+from analysis import summary as summaries
+from analysis import table
+from analysis.further import GIVE_UP_AFTER, further
+from analysis.headline import headlines
 from benches import record
-from benches.folder import StudyFolder
-from benches.heat import Entry, Progress, run_heat
-from benches.schedule import Turn, heats, turns
+from benches.control import Control
+from benches.folder import STUDY, StudyFolder
+from benches.heat import Entry, Heat, Progress
+from benches.schedule import Turn, heats, orders, turns
 from benches.spec import Case
 from launchers import choose
 from launchers.spec import Command, LaunchSpec
@@ -21,58 +28,129 @@ from launchers.tools import Tools
 
 FABRIC = ("NCCL_", "UCX_", "FI_", "OMPI_MCA_", "GLOO_")
 """Variables of the network under an engine: from the user's shell they reach every rank of every contestant alike."""
-GIVE_UP_AFTER = 2
-"""Launches of one case that may fail in succession; then the rest of them is left out."""
+
+
+OWN_HEAT = "out of memory", "can't allocate memory", "killed by SIGKILL", "busy or unavailable"
+"""What ends a launch while it starts up beside others, and may not when it is alone: memory, exclusive GPUs."""
 
 
 class Driver:
-    """Runs one study."""
+    """Runs one study. Use as a context manager."""
 
     def __init__(self, folder: StudyFolder, tools: Tools, progress: Progress, stop: StopFlag) -> None:
         self.study, self.folder, self.tools = folder.study, folder, tools
         self.progress, self.stop = progress, stop
         self.failures: Counter[str] = Counter()
+        self.control = Control()
+        self.deadline = time.monotonic() + (self.study.budget_s or math.inf)
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.control.close()
 
     def run(self) -> bool:
-        """Run every launch that has no record yet. Returns False when it was interrupted."""
-        due = [turn for turn in turns(self.study) if not self.folder.has_record(turn.case, turn.launch)]
-        deadline = time.monotonic() + (self.study.budget_s or math.inf)
-        done = 0
-        for heat in heats(due):
-            if self.stop.is_set() or time.monotonic() > deadline:
-                break
-            self.progress.started(heat[0], done, len(due))
-            self._heat([turn for turn in heat if self.failures[turn.case.id] < GIVE_UP_AFTER])
-            done += len(heat)
+        """Run every launch that is due. Returns False when it was interrupted."""
+        while turns := self._due():
+            done, launch = 0, turns[0].launch
+            for heat in heats(self.study, turns):
+                if self.stop.is_set() or time.monotonic() > self.deadline:
+                    return not self.stop.is_set()
+                if heat[0].launch > launch:
+                    launch = heat[0].launch
+                    self._tell_standing()
+                alive = [turn for turn in heat if self.failures[turn.contestant.key] < GIVE_UP_AFTER]
+                if alive:
+                    self.progress.started(alive, done, len(turns))
+                    self._heat(alive)
+                done += len(heat)
         return not self.stop.is_set()
 
+    def _due(self) -> list[Turn]:
+        turns, why = due(self.folder, {key for key, count in self.failures.items() if count >= GIVE_UP_AFTER})
+        if why and turns:
+            self.progress.told(why)
+        return turns
+
+    def _tell_standing(self) -> None:
+        """The ratios so far, with their intervals."""
+        for line in headlines(summaries.reduce(table.read(self.folder.path))):
+            self.progress.told(line)
+
     def _heat(self, heat: list[Turn]) -> None:
-        for turn, header in zip(heat, self.launch(heat), strict=True):
-            for _ in range(self.study.retries):
+        for turn, header in zip(heat, self.launch(heat), strict=False):  # an interrupt leaves some unstarted
+            tries = self.study.retries
+            if header.status == "failed" and not header.blocks and len(heat) > 1 and _wants_room(header):
+                self.progress.told(f"{turn.contestant.name}: {header.reason}; it runs again alone")
+                tries += 1
+            for _ in range(tries):
                 if header.status in ("ok", "interrupted"):
                     break
-                self.folder.set_aside(turn.case, turn.launch)
+                self.folder.set_aside(turn.contestant, turn.launch)
                 (header,) = self.launch([turn])
             self.progress.ended(turn, header)
-            self._count(header)
+            self._count(turn, header)
 
-    def launch(self, heat: list[Turn]) -> list[record.Header]:
-        """Start the launches of a heat, time them in turn, and return their records."""
-        outs = [self.folder.launch(turn.case, turn.launch) for turn in heat]
-        commands = [
-            command_for(turn, self.folder.case_file(turn.case), out, self.study.rounds, self.tools)
-            for turn, out in zip(heat, outs, strict=True)
-        ]
+    def launch(self, turns: Sequence[Turn]) -> list[record.Header]:
+        """Run launches side by side, those that find no memory afterwards; their records, in the same order."""
         # All commands first: one that cannot be made must not leave another launch started.
-        entries = [Entry(*one) for one in zip(heat, outs, commands, strict=True)]
-        return run_heat(entries, self.progress, self.stop) if entries else []
+        commands = {id(turn): self._command(turn) for turn in turns}
 
-    def _count(self, header: record.Header) -> None:
-        failed = header.status != "ok"
-        self.failures[header.case_id] = self.failures[header.case_id] + 1 if failed else 0
+        def make(turn: Turn) -> Entry:
+            return Entry(turn, self.folder.launch(turn.contestant, turn.launch), commands[id(turn)], self.control)
+
+        found: dict[int, record.Header] = {}
+        left = list(turns)
+        while left:
+            with Heat(self.control, self.progress, self.stop) as heat:
+                started, rest = left, heat.start(left, make, cores())
+                started = started[: len(started) - len(rest)]
+                heat.run(orders(len(started), self.study.rounds, f"{self.study.hash} {started[0].launch}"))
+                found |= {id(turn): header for turn, header in zip(started, heat.finish(), strict=True)}
+            if rest and not self.stop.is_set():
+                names = ", ".join(turn.contestant.name for turn in rest)
+                self.progress.told(f"too little memory for all at once: {names} run after the others")
+            left = [] if self.stop.is_set() else rest
+        return [found[id(turn)] for turn in turns if id(turn) in found]
+
+    def _command(self, turn: Turn) -> Command:
+        out = self.folder.launch(turn.contestant, turn.launch)
+        return command_for(turn, self.folder.case_file(turn.case), out, self.study.rounds, self.tools)
+
+    def _count(self, turn: Turn, header: record.Header) -> None:
+        key, failed = turn.contestant.key, header.status != "ok"
+        self.failures[key] = self.failures[key] + 1 if failed else 0
         # The gate is deterministic: another launch would fail it too.
         if header.parity is not None and not header.parity.passed:
-            self.failures[header.case_id] = GIVE_UP_AFTER
+            self.failures[key] = GIVE_UP_AFTER
+
+
+def due(folder: StudyFolder, given_up: AbstractSet[str] = frozenset()) -> tuple[list[Turn], str]:
+    """Launches that have no record yet, and why where the study asks for more than it began with.
+
+    given_up: keys of contestants that get no more launches.
+    """
+    study = folder.study
+    missing = _missing(folder, turns(study, range(study.launches)), given_up)
+    if missing or not (folder.path / STUDY).exists():
+        return missing, ""
+    more = further(table.read(folder.path))
+    return (_missing(folder, turns(study, more.launches, more.contestants), given_up), more.why) if more else ([], "")
+
+
+def _missing(folder: StudyFolder, wanted: Iterable[Turn], given_up: AbstractSet[str]) -> list[Turn]:
+    able = (turn for turn in wanted if turn.contestant.key not in given_up)
+    return [turn for turn in able if not folder.has_record(turn.contestant, turn.launch)]
+
+
+def cores() -> int:
+    """Of this host, as far as this process may use them."""
+    return len(os.sched_getaffinity(0))
+
+
+def _wants_room(header: record.Header) -> bool:
+    return any(sign in (header.reason or "") for sign in OWN_HEAT)
 
 
 def command_for(turn: Turn, case_file: Path, out: Path, rounds: int, tools: Tools) -> Command:

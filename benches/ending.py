@@ -36,27 +36,20 @@ def describe_exit(one: dict[str, Any]) -> str:
     return f"rank {one['rank']}: {one['error'] or how} in {one['phase'] or 'start-up'}"
 
 
-def read_progress(out: Path) -> dict[str, Any]:
-    """What rank 0 last said; empty before it said anything."""
-    path = out / "progress.json"
-    return dict(json.loads(path.read_text())) if path.exists() else {}
-
-
 def failed_header(
-    turn: Turn, out: Path, command: Command, started: datetime.datetime, outcome: Outcome
+    turn: Turn, out: Path, command: Command, started: datetime.datetime, outcome: Outcome, phase: str | None
 ) -> record.Header:
-    """The record of a launch whose ranks left none."""
+    """The record of a launch whose ranks left none; phase: what its rank 0 was last in, null: unknown."""
     status = outcome.status if outcome.status != "ok" else "failed"
     reason = outcome.reason or failed_rank(out) or "the launcher ended well but no rank wrote a record"
     if outcome.status == "failed":
         reason = failed_rank(out) or reason
-    said = read_progress(out).get("phase")
     return record.Header(
         case_id=turn.case.id,
         case=turn.case,
         launch=turn.launch,
         status=status,
-        reason=reason if outcome.status != "timeout" or not said else f"{reason} (rank 0 was in {said})",
+        reason=reason if outcome.status != "timeout" or not phase else f"{reason} (rank 0 was in {phase})",
         log_tail=log_tail(out),
         command=command.text(),
         started_at=started.isoformat(timespec="seconds"),

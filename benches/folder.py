@@ -19,7 +19,7 @@ import yaml
 from benches import record
 from benches.errors import UserError
 from benches.explain import check, flatten, show
-from benches.spec import Case, Contestant, Study, build, dump, plain
+from benches.spec import Case, Contestant, Study, build, content_hash, dump, plain
 
 SCHEMA_VERSION = 1
 STUDY = "study.yaml"
@@ -37,26 +37,20 @@ class StudyFolder:
         """What a rank is given."""
         return self.path / "cases" / f"{case.id}.yaml"
 
-    def launch(self, case: Case, number: int) -> Path:
+    def launch(self, contestant: Contestant, number: int) -> Path:
         """Folder of one launch."""
-        return self.path / "launches" / case.id / str(number)
+        return self.path / "launches" / contestant.key / str(number)
 
-    def has_record(self, case: Case, number: int) -> bool:
+    def has_record(self, contestant: Contestant, number: int) -> bool:
         """Whether this launch has ended, well or not."""
-        return (self.launch(case, number) / record.HEADER).exists()
+        return (self.launch(contestant, number) / record.HEADER).exists()
 
-    def missing(self) -> list[tuple[Case, int]]:
-        """Launches without a record: all contestants' first, then all second ones, and so on."""
-        cases = {contestant.case.id: contestant.case for contestant in self.study.contestants}
-        every = [(case, number) for number in range(self.study.launches) for case in cases.values()]
-        return [(case, number) for case, number in every if not self.has_record(case, number)]
-
-    def set_aside(self, case: Case, number: int) -> None:
-        """Move a launch's folder to `aside/<id>/<number>.<k>`, so that it can be tried again and nothing is lost."""
-        target = self.path / "aside" / case.id
+    def set_aside(self, contestant: Contestant, number: int) -> None:
+        """Move a launch's folder to `aside/<key>/<number>.<k>`, so that it can be tried again and nothing is lost."""
+        target = self.path / "aside" / contestant.key
         target.mkdir(parents=True, exist_ok=True)
         tries = sum(path.name.startswith(f"{number}.") for path in target.iterdir())
-        self.launch(case, number).rename(target / f"{number}.{tries}")
+        self.launch(contestant, number).rename(target / f"{number}.{tries}")
 
 
 def open_study(study: Study, results: Path) -> StudyFolder:
@@ -100,8 +94,9 @@ def load_study(path: Path) -> StudyFolder:
         found = build(Study, study)
     except msgspec.ValidationError as error:
         raise UserError(f"{path / STUDY}: {error}") from None
-    if found.hash != frozen:
-        raise UserError(f"{path / STUDY}: was changed since it was frozen (hash {found.hash}, was {frozen})")
+    # As it stands in the file: a field that joined Study later must not change the hash of old studies.
+    if (now := content_hash(study)) != frozen:
+        raise UserError(f"{path / STUDY}: was changed since it was frozen (hash {now}, was {frozen})")
     return StudyFolder(path, found)
 
 
@@ -153,9 +148,8 @@ def _freeze(folder: StudyFolder) -> None:
 def _set_interrupted_aside(folder: StudyFolder) -> None:
     for header in sorted((folder.path / "launches").glob(f"*/*/{record.HEADER}")):
         if json.loads(header.read_text())["status"] == "interrupted":
-            number, case_id = header.parent.name, header.parent.parent.name
-            case = next(one.case for one in folder.study.contestants if one.case.id == case_id)
-            folder.set_aside(case, int(number))
+            number, key = header.parent.name, header.parent.parent.name
+            folder.set_aside(next(one for one in folder.study.contestants if one.key == key), int(number))
 
 
 def _write_once(path: Path, text: str) -> None:

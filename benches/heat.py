@@ -1,106 +1,241 @@
-"""A heat: launches that start up together, wait until all are ready, and are then timed one after the other.
+"""A heat: launches that are alive together and take turns, a block each, while the others are stopped. Seconds.
 
-Starting together only saves time: while one is timed, no other starts up, and those that wait sleep.
+Start-ups overlap, for they are not timed. From then on one launch runs at a time.
 """
 
 from __future__ import annotations
 
 import datetime
+import json
 import math
 import secrets
-import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import psutil
+
 from benches import record
-from benches.ending import failed_header, failed_rank, read_progress
+from benches.control import CONTROL, PING_S, Control, Event
+from benches.ending import failed_header, failed_rank
 from benches.schedule import Turn
-from benches.worker import GO, READY, SUPERVISED
+from benches.spec import Case
 from launchers.spec import Command
 from launchers.supervise import POLL_S, Launch, StopFlag
 
 UNTRACED = "the ranks ended while the messages of a step were traced; what they had timed before stands"
+PROGRESS = "progress.json"
+"""In the folder of a launch: what its rank 0 last said of where it is."""
+RESUME_STEPS = 3
+"""Untimed steps before each block: after a stop caches and congestion windows are cold, and GPU memory was freed."""
+SPARE_MEMORY = 0.1
+"""Share of the host's memory that stays free; a launch that would go into it is left to a heat of its own."""
 
 
 class Progress(Protocol):
     """What the driver tells whoever watches."""
 
-    def started(self, turn: Turn, number: int, total: int) -> None: ...
-    def ticked(self, turn: Turn, said: dict[str, Any]) -> None: ...
+    def started(self, turns: Sequence[Turn], number: int, total: int) -> None: ...
+    def ticked(self, turn: Turn, said: dict[str, Any], waiting: int) -> None: ...
     def ended(self, turn: Turn, header: record.Header) -> None: ...
+    def told(self, text: str) -> None: ...
 
 
 class Entry:
     """One launch of a heat, from its start to its record."""
 
-    def __init__(self, turn: Turn, out: Path, command: Command) -> None:
-        self.turn, self.out, self.command = turn, out, command
+    def __init__(self, turn: Turn, out: Path, command: Command, control: Control) -> None:
+        self.turn, self.out, self.command, self.control = turn, out, command, control
         clear(out)
         (out / "command.sh").write_text(command.text() + "\n")
         self.started = datetime.datetime.now(datetime.timezone.utc)
-        self.ready_at = math.inf
+        self.said: list[dict[str, Any]] = [{} for _ in range(turn.case.cluster.world_size)]
+        self.blocks = 0
+        """Blocks that it was told to run."""
+        self.finishing = False
+        self.idle_at = math.inf
+        self.stopped_at = math.inf
+        token = secrets.token_hex(8)
+        self.name = token
+        control.invite(out, token)
         self.launch = Launch(
-            Command(command.argv, {**command.env, SUPERVISED: "1"}, command.cwd),
+            command,
             log=out / "logs" / "launcher.log",
             limit_s=turn.case.limit_s,
             check=lambda: failed_rank(out),
-            token=secrets.token_hex(8),
+            token=token,
         )
         self.launch.start()
 
-    def poll(self) -> bool:
-        """Look at the launch; whether nothing is left of it."""
-        if self.launch.poll() is not None:
-            return True
-        if self.ready_at == math.inf and read_progress(self.out).get("phase") == READY:
-            self.ready_at = time.monotonic()
-            # Waiting for its turn does not count against its limit.
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left of it."""
+        return self.launch.outcome is not None
+
+    @property
+    def idle(self) -> bool:
+        """Whether all ranks have done what they were told and wait."""
+        return not self.finishing and all(one.get("idle") == self.blocks for one in self.said)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether all ranks are stopped."""
+        return all(one.get("stopped") for one in self.said)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory of all ranks when they became idle first; 0 before."""
+        return sum(one.get("rss", 0) for one in self.said)
+
+    def hear(self, event: Event) -> None:
+        """Take in what one of its agents said."""
+        if event.said is not None and event.rank < len(self.said):
+            self.said[event.rank] |= event.said
+            if event.rank == 0 and "phase" in event.said:
+                # For whoever looks in from outside.
+                (self.out / PROGRESS).write_text(json.dumps({**event.said, "at": time.time()}))
+        if self.idle and self.idle_at == math.inf:
+            self.idle_at = time.monotonic()
+            # Waiting does not count against its limit.
+            self._waited_s = self.launch.uncounted_s
             self.launch.uncounted_s = math.inf
-        return False
 
-    def waits(self) -> bool:
-        """Whether it is ready, or will never be."""
-        return self.ready_at < math.inf or self.launch.outcome is not None
+    def order(self, name: str, **details: Any) -> None:
+        """Give all ranks an order; those that are stopped go on."""
+        if name != "stop":
+            self.launch.uncounted_s = self._waited_s + time.monotonic() - self.idle_at
+            self.idle_at = self.stopped_at = math.inf
+        else:
+            self.stopped_at = time.monotonic()
+        for rank, one in enumerate(self.said):
+            one["stopped"] = False
+            self.control.send(self.name, rank, {"order": name, **details})
 
-    def go(self) -> None:
-        """Let the ranks warm up and be timed."""
-        if self.launch.outcome is None:
-            self.launch.uncounted_s = time.monotonic() - self.ready_at
-            (self.out / GO).touch()
+    def run_block(self, place: int) -> None:
+        """Order the next block; `place`: its place in its round."""
+        parked_s = max(time.monotonic() - self.stopped_at, 0.0)
+        self.blocks += 1
+        self.order("block", block=self.blocks - 1, place=place, parked_s=parked_s, untimed=RESUME_STEPS)
+
+    def finish(self, beside: Sequence[str]) -> None:
+        """Order the record and the end; beside: keys of the contestants that were alive together with this one."""
+        self.finishing = True
+        self.order("finish", beside=list(beside))
 
     def header(self) -> record.Header:
         """The record of the launch, which has ended; written here where its ranks left none."""
         assert self.launch.outcome is not None
+        (self.out / CONTROL).unlink(missing_ok=True)
         if not (self.out / record.HEADER).exists() and not record.adopt_draft(self.out, UNTRACED):
-            failed = failed_header(self.turn, self.out, self.command, self.started, self.launch.outcome)
+            phase = self.said[0].get("phase")
+            failed = failed_header(self.turn, self.out, self.command, self.started, self.launch.outcome, phase)
             record.write(self.out, failed, None)
         return record.read(self.out)
 
 
-def run_heat(entries: Sequence[Entry], progress: Progress, stop: StopFlag) -> list[record.Header]:
-    """Run launches that have been started to their ends; their records, in the same order. It leaves no process."""
-    try:
-        while not all(entry.waits() for entry in entries):
-            _watch(entries, entries[0], progress, stop)
-        for entry in entries:
-            entry.go()
-            while entry.launch.outcome is None:
-                _watch(entries, entry, progress, stop)
-        return [entry.header() for entry in entries]
-    finally:
-        for entry in entries:
+class Heat:
+    """Runs launches side by side to their ends. Use as a context manager: it leaves no process."""
+
+    def __init__(self, control: Control, progress: Progress, stop: StopFlag) -> None:
+        self.control, self.progress, self.stop = control, progress, stop
+        self.entries: list[Entry] = []
+        self._pinged = 0.0
+
+    def __enter__(self) -> Heat:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for entry in self.entries:
             entry.launch.close()
 
+    def start(self, turns: Sequence[Turn], make: Callable[[Turn], Entry], cores: int) -> list[Turn]:
+        """Start the launches, as many at a time as keep the cores busy, and stop each once it is warmed up.
 
-def _watch(entries: Sequence[Entry], shown: Entry, progress: Progress, stop: StopFlag) -> None:
-    """Poll every launch, end them where a stop asks for that, and sleep a little, or until one has ended."""
-    for entry in entries:
-        if not entry.poll() and stop.is_set():
-            entry.launch.end(stop.reason(), at_once=stop.is_urgent())
-    progress.ticked(shown.turn, read_progress(shown.out))
-    select.select([entry.launch for entry in entries if entry.launch.outcome is None], [], [], POLL_S)
+        Returns those for which there was no memory.
+        """
+        left = list(turns)
+        while left and not self.stop.is_set():
+            if self.entries and not self._has_room():
+                return left
+            self.entries.append(make(left.pop(0)))
+            self._until(self.entries[-1], lambda: self._starting(left, cores))
+        for entry in self.entries:
+            self._until_rests(entry)
+        return left
+
+    def _starting(self, left: Sequence[Turn], cores: int) -> bool:
+        """Whether the next launch may start beside those that are not ready yet."""
+        busy = [entry.turn for entry in self.entries if not (entry.idle or entry.ended)]
+        ranks = sum(turn.case.cluster.ranks_per_node for turn in [*busy, *left[:1]])
+        return not busy or ranks <= 2 * cores
+
+    def _has_room(self) -> bool:
+        memory = psutil.virtual_memory()
+        largest = max(entry.memory_bytes for entry in self.entries)
+        return bool(memory.available - largest > SPARE_MEMORY * memory.total)
+
+    def run(self, orders: Iterable[Sequence[int]]) -> None:
+        """Let the entries take turns; each of `orders` holds the places of the entries in one round, in order."""
+        for order in orders:
+            alive = [self.entries[index] for index in order if not self.entries[index].ended]
+            for place, entry in enumerate(alive):
+                if self.stop.is_set():
+                    return
+                entry.run_block(place)
+                self._until_rests(entry)
+
+    def finish(self) -> list[record.Header]:
+        """Let each launch write its record and end; the records, in the order of the entries."""
+        keys = [entry.turn.contestant.key for entry in self.entries]
+        for entry in sorted(self.entries, key=lambda entry: not _measures_at_the_end(entry.turn.case)):
+            if not entry.ended and entry.idle and not self.stop.is_set():
+                entry.finish([key for key in keys if key != entry.turn.contestant.key])
+            if _measures_at_the_end(entry.turn.case):
+                self._until(entry, lambda: False)
+        for entry in self.entries:
+            self._until(entry, lambda: False)
+        return [entry.header() for entry in self.entries]
+
+    def _until_rests(self, entry: Entry) -> None:
+        """Watch until the entry waits, and is stopped where another one is to run."""
+        self._until(entry, lambda: entry.idle and (entry.stopped or not self._crowded()))
+
+    def _crowded(self) -> bool:
+        return sum(not entry.ended for entry in self.entries) > 1
+
+    def _until(self, shown: Entry, done: Callable[[], bool]) -> None:
+        """Watch all launches until `done`, or until the one that is shown has ended."""
+        while not (done() or shown.ended):
+            self._watch(shown)
+
+    def _watch(self, shown: Entry) -> None:
+        """Listen to agents, poll every launch, stop who has become idle, end all where a stop asks for that."""
+        if time.monotonic() >= self._pinged + PING_S:
+            self._pinged = time.monotonic()
+            self.control.ping()
+        launches = [entry.launch for entry in self.entries if not entry.ended]
+        for event in self.control.wait(launches, POLL_S):
+            for entry in self.entries:
+                if entry.name == event.launch:
+                    entry.hear(event)
+        for entry in self.entries:
+            if not entry.ended and entry.launch.poll() is None and self.stop.is_set():
+                entry.launch.end(self.stop.reason(), at_once=self.stop.is_urgent())
+        self._park()
+        self.progress.ticked(shown.turn, shown.said[0], sum(entry.idle for entry in self.entries))
+
+    def _park(self) -> None:
+        """Stop every launch that waits beside another; one that is alone just waits."""
+        if self._crowded():
+            for entry in self.entries:
+                if entry.idle and entry.stopped_at == math.inf and not entry.ended:
+                    entry.order("stop")
+
+
+def _measures_at_the_end(case: Case) -> bool:
+    """Whether more is timed behind the blocks, so that nobody else may run."""
+    return case.curve_max_mb is not None or case.trace_messages
 
 
 def clear(out: Path) -> None:
@@ -109,5 +244,5 @@ def clear(out: Path) -> None:
         (out / name).mkdir(parents=True, exist_ok=True)
         for path in (out / name).iterdir():
             path.unlink()
-    for name in ("progress.json", GO, record.DRAFT):
+    for name in (CONTROL, PROGRESS, record.DRAFT):
         (out / name).unlink(missing_ok=True)

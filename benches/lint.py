@@ -7,6 +7,7 @@ Contestants meet where point and world size are the same. They may differ in
 - a key that the sub-grids of both sweep, where both have one engine: that key is then what is compared, as in
   `ddp: {precision: [fp32, bf16]}`. Across engines it is not, since two things would then differ at once; the same sweep
   as an axis, `study.axes.precision=[fp32,bf16]`, keeps them apart;
+- their interpreter, `python`: versions are then what is compared (`VERSIONS`); that is listed in the result;
 - what leaves a step as it is (`HARMLESS`); that is listed in the result.
 Every other difference biases the comparison and is refused, unless `study.allow_unfair` names its key or one above it
 (`cluster.env` for `cluster.env.NCCL_ALGO`); then it is listed. A key that joins Case later counts as one that biases.
@@ -37,6 +38,8 @@ HARMLESS = (
     "cluster.launcher",
 )
 """They change how long is measured, or what starts the ranks, and not what a step does."""
+VERSIONS = ("python",)
+"""Whoever gives a contestant an interpreter of its own makes versions what is compared; the result lists them."""
 SHARED = {"ddp.broadcast_buffers": (), "ddp.comm_hook": ("horovod.compression",)}
 """Settings of DDP with their names under Horovod. Whether a model has buffers, only a rank that built it knows, so one
 without them is refused too."""
@@ -61,7 +64,7 @@ class Difference:
 
     @property
     def biases(self) -> bool:
-        return self.key not in HARMLESS
+        return self.key not in (*HARMLESS, *VERSIONS)
 
 
 def refuse(study: Study) -> None:

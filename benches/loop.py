@@ -114,9 +114,9 @@ class Timer:
             self._block("warmup", -1, 1)
         return None
 
-    def run_block(self, block: int, steps: int) -> float:
-        """Time one block and return its seconds on this rank."""
-        return self._block("step", block, steps)
+    def run_block(self, block: int, steps: int, untimed: int = 0) -> float:
+        """Time one block, with so many untimed steps just before it, and return its seconds on this rank."""
+        return self._block("step", block, steps, untimed)
 
     def run_untimed(self, steps: int) -> None:
         """Run further steps and keep nothing of them."""
@@ -125,16 +125,18 @@ class Timer:
             self.step(self.next_step)
             self.next_step += 1
 
-    def _block(self, kind: str, block: int, steps: int) -> float:
-        first = self.next_step
-        self.prepare(first, steps)
+    def _block(self, kind: str, block: int, steps: int, untimed: int = 0) -> float:
+        self.prepare(self.next_step, untimed + steps)
         self.clock.reserve(steps + 1)
+        first = self.next_step + untimed
         with frozen_garbage():
+            for step in range(self.next_step, first):
+                self.step(step)
             self._synchronize()
             start = time.perf_counter() - self._origin
             self._steps(first, steps)
             moments = self.clock.seconds(steps + 1)
-        self.next_step += steps
+        self.next_step = first + steps
         offset = first if kind == "warmup" else 0
         for index in range(steps):
             took = moments[index + 1] - moments[index]

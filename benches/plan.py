@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benches.config import Resolved, compose
+from benches.config import START_UP_S, Resolved, compose
 from benches.driver import command_for
 from benches.folder import StudyFolder, write_cases
 from benches.output import print_json
@@ -20,9 +20,6 @@ from benches.spec import Study
 from launchers.choose import launcher
 from launchers.spec import Command
 from launchers.tools import Tools
-
-START_UP_S = 10.0
-"""Imports, joining and the gate of one launch with a spare core for each rank: about 6 to 12 s on the CPUs we have."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,7 @@ class Planned:
             "case": case.id,
             "cell": case.cell,
             "world_size": case.cluster.world_size,
+            "heat": self.turn.contestant.heat,
             "launcher": self.launcher,
             "launches": self.launches,
             "command": self.command.text(),
@@ -63,15 +61,15 @@ def plan_command(words: list[str], config_dir: Path | None, as_json: bool) -> in
 
 def plan(study: Study, folder: StudyFolder, tools: Tools) -> Iterator[Planned]:
     """Each case once, in the order of its first launch."""
-    for turn in turns(study):
-        if turn.launch == 0:
-            command = command_for(turn, folder.case_file(turn.case), folder.launch(turn.case, 0), study.rounds, tools)
-            yield Planned(turn, launcher(turn.case), command, study.launches)
+    for turn in turns(study, [0]):
+        out = folder.launch(turn.contestant, 0)
+        command = command_for(turn, folder.case_file(turn.case), out, study.rounds, tools)
+        yield Planned(turn, launcher(turn.case), command, study.launches)
 
 
 def budget(study: Study) -> dict[str, Any]:
     """Launches, and bounds of their time: start-up alone, and every launch at its limit."""
-    due = list(turns(study))
+    due = list(turns(study, range(study.launches)))
     least = len(due) * START_UP_S
     most = sum(turn.case.limit_s for turn in due)
     node_hours = sum(turn.case.limit_s * turn.case.cluster.nodes for turn in due) / 3600
@@ -82,7 +80,7 @@ def show(resolved: Resolved, planned: list[Planned], console: Console) -> None:
     """Print the plan, the commands last."""
     study, bounds = resolved.study, budget(resolved.study)
     console.print(
-        f"study {study.name}: {len(planned)} cases x {study.launches} launches, {study.rounds} blocks each, "
+        f"study {study.name}: {len(planned)} contestants x {study.launches} launches, {study.rounds} blocks each, "
         f"schedule {study.schedule}",
         highlight=False,
     )
@@ -94,11 +92,11 @@ def show(resolved: Resolved, planned: list[Planned], console: Console) -> None:
     for warning in resolved.warnings:
         console.print(f"warning: {warning}", markup=False, highlight=False)
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in ("case", "contestant", "model", "ranks", "launcher"):
-        table.add_column(title, justify="right" if title == "ranks" else "left")
+    for title in ("heat", "case", "contestant", "model", "ranks", "launcher"):
+        table.add_column(title, justify="right" if title in ("heat", "ranks") else "left")
     for one in planned:
-        case = one.turn.case
-        cells = (case.id, one.turn.contestant.name, case.model.name, str(case.cluster.world_size), one.launcher)
+        case, heat = one.turn.case, str(one.turn.contestant.heat)
+        cells = (heat, case.id, one.turn.contestant.name, case.model.name, str(case.cluster.world_size), one.launcher)
         table.add_row(*map(Text, cells))
     console.print(table)
     console.print("\nThe commands, as a shell takes them; each writes its record into the folder after --out:\n")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import faulthandler
-import json
 import math
-import os
 import shlex
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,37 +21,38 @@ import pyarrow as pa
 import torch
 
 from benches import engines, parity, provenance, record
-from benches.agent import Board
 from benches.engines.base import Trainer
 from benches.errors import UserError
 from benches.host import cpu_name
+from benches.link import Link
+from benches.load import Meter
 from benches.loop import Samples, Timer
 from benches.memory import forget_peak, peak_memory_mb
-from benches.spec import Case, load_case
-from benches.worker import GO, PARITY_FAILED, READY, SUPERVISED
+from benches.spec import Case, load_case, plain
+from benches.worker import PARITY_FAILED
 from benches.workloads import allreduce
 from benches.workloads.data import make_batches, stream_seed
 from benches.workloads.references import one_line
 from benches.workloads.train import TrainStep, Workload, bare_model, compiled, make_optimizer, set_numerics
 
 
-def run(options: argparse.Namespace, board: Board) -> int:
+def run(options: argparse.Namespace, link: Link) -> int:
     """Run this rank and return its exit status. An exception is printed, noted for the agent, and ends in 1."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
-        return Launch(load_case(options.case), options, board).run()
+        return Launch(load_case(options.case), options, link).run()
     except Exception as error:
         traceback.print_exc()
-        board.write(error=str(error) if isinstance(error, UserError) else one_line(error))
+        link.say(error=str(error) if isinstance(error, UserError) else one_line(error))
         return 1
 
 
 class Launch:
     """The life of one rank of one launch."""
 
-    def __init__(self, case: Case, options: argparse.Namespace, board: Board) -> None:
-        self.case, self.options, self.board = case, options, board
+    def __init__(self, case: Case, options: argparse.Namespace, link: Link) -> None:
+        self.case, self.options, self.link = case, options, link
         self.started = psutil.Process().create_time()
         self.warnings: list[str] = []
         self.losses: list[float | None] | None = None
@@ -60,6 +60,9 @@ class Launch:
         self.ranks: list[dict[str, Any]] = []
         self.samples: pa.Table | None = None
         self.curve: pa.Table | None = None
+        self.blocks: list[record.Block] = []
+        self.load: list[record.Load] = []
+        self.beside: list[str] = []
 
     def run(self) -> int:
         set_numerics(self.case)
@@ -105,24 +108,47 @@ class Launch:
         batches = make_batches(case, engine.rank, engine.world_size, engine.device)
         step = TrainStep(workload, trainer, batches)
         timer = Timer(engine, step, step.prepare)
-        self._wait_for_go()
         self._trace(step, timer)
         self._phase("warmup")
         self.setup_s = time.time() - self.started
         warning = timer.warm_up(case.warmup_steps, trainer.settled)
         self.warnings += [warning] if warning else []
-        for block in range(self.options.rounds):
-            self._phase("timing", block)
-            timer.run_block(block, case.block_steps)
+        for order in self._orders(timer):
+            self._run_block(timer, order)
         return timer
 
-    def _wait_for_go(self) -> None:
-        """Under a driver: until it is this launch's turn. Its limit ends a wait that nobody ends."""
-        self._phase(READY)
-        if self.engine.rank == 0 and os.environ.get(SUPERVISED):
-            while not (self.options.out / GO).exists():
-                time.sleep(0.02)
+    def _orders(self, timer: Timer) -> Iterator[dict[str, Any]]:
+        """The blocks that are due, as they become due: the driver's, or by hand `--rounds` of them."""
+        if not self.link.supervised:
+            yield from (
+                {"block": block, "place": 0, "parked_s": 0.0, "untimed": 0} for block in range(self.options.rounds)
+            )
+            return
+        while True:
+            self._rest()
+            self.link.say(idle=len(self.blocks), rss=psutil.Process().memory_info().rss)
+            order = self.link.order()
+            if order["order"] == "finish":
+                self.beside = order["beside"]
+                return
+            yield order
+
+    def _rest(self) -> None:
+        """Come to a point at which this rank may be stopped: behind a barrier, so that it keeps no other one waiting.
+
+        On a GPU, memory that is not in use goes back, for others that are alive beside it.
+        """
+        if self.engine.device.type == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
         self.engine.barrier()
+
+    def _run_block(self, timer: Timer, order: dict[str, Any]) -> None:
+        self._phase("timing", order["block"])
+        meter = Meter()
+        timer.run_block(order["block"], self.case.block_steps, order["untimed"])
+        self.load.append(meter.read())
+        self.blocks.append(record.Block(place=order["place"], parked_s=order["parked_s"]))
 
     def _trace(self, step: TrainStep, timer: Timer) -> None:
         """Note the loss of the first steps, untimed: reading it waits for the device."""
@@ -134,19 +160,14 @@ class Launch:
         timer.next_step = count
 
     def _phase(self, phase: str, block: int = 0) -> None:
-        """Say where this rank is: to its agent, and from rank 0 to the driver."""
-        self.board.write(phase=phase)
-        if self.engine.rank == 0:
-            entry = {"phase": phase, "block": block, "blocks": self.options.rounds}
-            temporary = self.options.out / ".progress.tmp"
-            self.options.out.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(entry))
-            temporary.replace(self.options.out / "progress.json")
+        """Say where this rank is."""
+        self.link.say(phase=phase, block=block)
 
     def _gather(self, timer: Timer | None) -> None:
         """Get every rank's part of the record. Collective."""
         engine = self.engine
-        self.ranks = engine.gather_json({**provenance.of_rank(), "peak_memory_mb": peak_memory_mb(engine.device)})
+        own = {**provenance.of_rank(), "peak_memory_mb": peak_memory_mb(engine.device), "load": plain(self.load)}
+        self.ranks = engine.gather_json(own)
         if timer:
             self.samples = to_table(engine.gather(timer.samples.tensor().to(engine.device)))
 
@@ -207,6 +228,9 @@ class Launch:
             effective={**engine.describe(), **trainer.describe()},
             provenance={**provenance.of_job(case), "ranks": self.ranks},
             warnings=self.warnings,
+            blocks=self.blocks,
+            load=[rank.pop("load") for rank in self.ranks],
+            beside=self.beside,
             losses=self.losses,
         )
 

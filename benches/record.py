@@ -69,6 +69,30 @@ class Parity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     checks: list[ParityCheck] = []
 
 
+class Load(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a rank's host did during one of its blocks. Seconds of CPU time, all cores of the host together."""
+
+    wall_s: float
+    """Length of the block, with its untimed steps and barriers."""
+    busy_s: float
+    """All processes, steal included."""
+    steal_s: float
+    """Taken by other guests of the same machine."""
+    own_s: float
+    """This rank's process."""
+    mhz: float | None = None
+    """Mean clock of the host's cores at the end of the block; null where the host does not say."""
+
+
+class Block(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """One timed block of the launch, in its study."""
+
+    place: int
+    """Its place in its round, from 0."""
+    parked_s: float
+    """Seconds for which the ranks had been stopped before it; 0 where they had not."""
+
+
 class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """`record.json`."""
 
@@ -118,6 +142,12 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Versions, build of Horovod, hosts, git state, allowed environment, affinity, polling: see results/README.md."""
     warnings: list[str] = []
     """Doubts of the launch itself."""
+    blocks: list[Block] = []
+    """Of each timed block, by its number."""
+    load: list[list[Load]] = []
+    """By rank, of each timed block."""
+    beside: list[str] = []
+    """Keys of the contestants that were alive together with this one."""
     losses: list[float | None] | None = None
     """Loss of rank 0 at each traced step, where a trace was asked for (`--losses N`); else null. An entry is null
     where the loss was not finite."""

@@ -1,16 +1,22 @@
-"""Which launches a study consists of, in which order, and which of them may be alive together."""
+"""Which launches a study consists of, which of them are alive together, and in which order they take turns."""
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
-from collections.abc import Iterable, Iterator
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from benches.spec import Case, Contestant, Study
+import msgspec
 
-MOST_ALIVE = 4
-"""Launches of one heat: each that waits keeps its model in memory."""
+from analysis import compare
+from analysis.compare import Entrant
+from benches.spec import AGAIN_FROM, Case, Contestant, Study
+
+CONTROL_COPY = 1
+"""Number of the copy that is the A/A control."""
 
 
 @dataclass(frozen=True)
@@ -25,44 +31,141 @@ class Turn:
         return self.contestant.case
 
 
-def turns(study: Study) -> Iterator[Turn]:
-    """Every launch of the study, in the order in which they run.
+def arrange(
+    contestants: Sequence[Contestant], reference: dict[str, Any], *, max_alive: int, control: bool
+) -> list[Contestant]:
+    """The contestants in heats, with the copies of the reference that the heats need behind them.
 
-    The contestants of a point follow each other, so that a slow drift of the machine hits all alike; their order is
-    rotated from launch to launch, so that none always comes first (a Latin square).
+    Those that are compared, or are a baseline of such, share a heat. Where they are more than `max_alive`, they meet in
+    several heats, and the reference of each field in each of its heats: copies of it, from number 2 on.
     """
-    points: dict[str, dict[str, Contestant]] = {}
-    for contestant in study.contestants:
-        key = json.dumps(contestant.point, sort_keys=True)
-        points.setdefault(key, {}).setdefault(contestant.case.id, contestant)
-    seen: set[tuple[str, int]] = set()
-    for launch in range(study.launches):
-        for contestants in points.values():
-            row = list(contestants.values())
+    arranged: dict[int, Contestant] = {}
+    copies: list[Contestant] = []
+    number = itertools.count()
+    for group in _groups(contestants):
+        fields = _fields(group, contestants, reference)
+        controls = _controls(fields, contestants) if control else []
+        if len(group) + len(controls) <= max_alive:
+            heat = next(number)
+            arranged |= {index: _in_heat(contestants[index], heat) for index in group}
+            copies += [_copy(contestants[index], heat, CONTROL_COPY) for index in controls]
+            continue
+        for first, members in fields:
+            others = [index for index in members if index != first]
+            room = max_alive - 1
+            with_control = first in controls
+            for turn, chunk in enumerate(_chunks(others, room, room - with_control)):
+                heat = next(number)
+                arranged |= {index: _in_heat(contestants[index], heat) for index in chunk}
+                if turn == 0:
+                    arranged[first] = _in_heat(contestants[first], heat)
+                    copies += [_copy(contestants[first], heat, CONTROL_COPY)] if with_control else []
+                else:
+                    copies.append(_copy(contestants[first], heat, CONTROL_COPY + turn))
+    return [*(arranged[index] for index in range(len(contestants))), *copies]
+
+
+def _groups(contestants: Sequence[Contestant]) -> list[list[int]]:
+    """Places of contestants that share all but the shape of the cluster, so that efficiency is paired too."""
+    found: dict[str, list[int]] = {}
+    for index, contestant in enumerate(contestants):
+        found.setdefault(_group_of(contestant), []).append(index)
+    return list(found.values())
+
+
+def _group_of(contestant: Contestant) -> str:
+    point = {key: value for key, value in contestant.point.items() if key.split(".")[0] != "cluster"}
+    return json.dumps(point, sort_keys=True)
+
+
+def _fields(
+    group: Sequence[int], contestants: Sequence[Contestant], reference: dict[str, Any]
+) -> list[tuple[int, list[int]]]:
+    """The places that meet in verdicts, each field behind its reference; baselines follow, behind the first of them."""
+    entrants = [Entrant(index, contestants[index], ()) for index in group]
+    fields = [
+        (compare.reference_of(field, reference).index, [entrant.index for entrant in field])
+        for field in compare.fields(entrants)
+    ]
+    placed = {index for _, members in fields for index in members}
+    rest = [index for index in group if index not in placed]
+    return [*fields, (rest[0], rest)] if rest else fields
+
+
+def _controls(fields: Sequence[tuple[int, list[int]]], contestants: Sequence[Contestant]) -> list[int]:
+    """References in which something is compared, at the largest of their world sizes: there noise is largest."""
+    sizes = {first: contestants[first].case.cluster.world_size for first, members in fields if len(members) > 1}
+    return [first for first, size in sizes.items() if size == max(sizes.values())]
+
+
+def _chunks(items: Sequence[int], room: int, first_room: int) -> Iterator[Sequence[int]]:
+    """Slices of at most `room` items, the first of at most `first_room`; one, empty, where there are no items."""
+    yield items[:first_room]
+    for start in range(first_room, len(items), room):
+        yield items[start : start + room]
+
+
+def _in_heat(contestant: Contestant, heat: int) -> Contestant:
+    return msgspec.structs.replace(contestant, heat=heat)
+
+
+def _copy(contestant: Contestant, heat: int, copy: int) -> Contestant:
+    name = f"{contestant.name} (again)" if copy == CONTROL_COPY else f"{contestant.name} (heat {copy})"
+    return msgspec.structs.replace(contestant, name=name, heat=heat, copy=copy)
+
+
+def turns(study: Study, launches: Iterable[int], only: Iterable[int] | None = None) -> Iterator[Turn]:
+    """Launches with these numbers, of all contestants or of those at the places `only`, in the order in which they run.
+
+    Launch by launch and heat by heat, so that a slow drift of the machine hits all alike; within a heat rotated from
+    launch to launch, so that none always starts first. A case that stands at several points is launched once.
+    """
+    chosen = study.contestants if only is None else [study.contestants[index] for index in only]
+    once = list({contestant.key: contestant for contestant in reversed(chosen)}.values())[::-1]
+    for launch in launches:
+        heats: dict[str, list[Turn]] = {}
+        for contestant in once:
+            turn = Turn(contestant, launch)
+            heats.setdefault(_heat_of(turn), []).append(turn)
+        for row in heats.values():
             shift = launch % len(row)
-            for contestant in row[shift:] + row[:shift]:
-                if (contestant.case.id, launch) not in seen:
-                    seen.add((contestant.case.id, launch))
-                    yield Turn(contestant, launch)
+            yield from row[shift:] + row[:shift]
 
 
-def heats(due: Iterable[Turn], cores: int | None = None) -> Iterator[list[Turn]]:
-    """Consecutive launches that start up together, since each has its cores to itself; they are timed one by one.
+def heats(study: Study, due: Iterable[Turn]) -> Iterator[list[Turn]]:
+    """Launches that are alive together: those of one heat and number; under `relaunch` each alone.
 
-    `cores`: of this host; those that this process may use where it is not given.
+    The few that check or confirm something meet in one heat, whatever heats they had before.
     """
-    free = cores or len(os.sched_getaffinity(0))
-    heat: list[Turn] = []
-    used = 0
-    for turn in due:
-        cluster = turn.case.cluster
-        need = cluster.ranks_per_node * cluster.threads_per_rank
-        # Launches that share a GPU would share its memory, too.
-        alone = turn.case.device == "cuda"
-        if heat and (alone or used + need > free or len(heat) == MOST_ALIVE):
-            yield heat
-            heat, used = [], 0
-        heat.append(turn)
-        used += need
-    if heat:
-        yield heat
+    for _, heat in itertools.groupby(due, key=lambda turn: (turn.launch, _heat_of(turn))):
+        if study.schedule == "duel":
+            yield list(heat)
+        else:
+            yield from ([turn] for turn in heat)
+
+
+def _heat_of(turn: Turn) -> str:
+    return str(turn.contestant.heat) if turn.launch < AGAIN_FROM else _group_of(turn.contestant)
+
+
+def orders(count: int, rounds: int, seed: str) -> list[list[int]]:
+    """Who runs when: for each round the places 0 … count-1 in order.
+
+    Rows of a Latin square balanced for what ran just before (Williams 1949): over `count` rounds each has each place
+    once and, for even counts, follows each other one once; for odd ones that takes two squares. Rows are shuffled by
+    `seed`, and repeat with another shuffle where there are more rounds.
+    """
+    generator = random.Random(seed)
+    square = _williams(count)
+    rows: list[list[int]] = []
+    while len(rows) < rounds:
+        names = generator.sample(range(count), count)
+        rows += [[names[place] for place in row] for row in generator.sample(square, len(square))]
+    return rows[:rounds]
+
+
+def _williams(count: int) -> list[list[int]]:
+    # 0, n-1, 1, n-2, …: neighbours differ by each amount once.
+    first = [place // 2 if place % 2 == 0 else count - 1 - place // 2 for place in range(count)]
+    square = [[(value + row) % count for value in first] for row in range(count)]
+    return square if count % 2 == 0 else square + [row[::-1] for row in square]

@@ -297,6 +297,16 @@ class Contestant(Frozen, frozen=True, kw_only=True):
     settings: dict[str, Any] = {}
     """Values that this contestant's own sub-grid sweeps, by dotted key."""
     case: Case
+    copy: Whole = 0
+    """0: the contestant itself. A further copy of one: 1 is the A/A control, others stand for the reference in further
+    heats. Copies are no rows of tables."""
+    heat: Whole = 0
+    """Contestants of one heat are alive together."""
+
+    @property
+    def key(self) -> str:
+        """Names the folder of its launches: the id of its case, with the number of the copy behind it."""
+        return f"{self.case.id}-{self.copy}" if self.copy else self.case.id
 
 
 class Study(Frozen, frozen=True, kw_only=True):
@@ -306,12 +316,24 @@ class Study(Frozen, frozen=True, kw_only=True):
     contestants: Annotated[tuple[Contestant, ...], Meta(min_length=1)]
     reference: dict[str, Any] = {}
     """Settings that the reference contestant matches, such as {engine: ddp, transport: gloo}."""
-    schedule: Literal["relaunch"] = "relaunch"
-    """relaunch: every launch is a fresh set of processes; contestants are launched in turn, in balanced order."""
-    launches: Count = 3
-    """Launches of each contestant; the launch is the replicate."""
-    rounds: Count = 3
+    schedule: Literal["duel", "relaunch"] = "duel"
+    """duel: the contestants of a heat are alive together and take turns, a block each; those that do not run are
+    stopped. relaunch: fresh processes for each contestant in turn, which run all its blocks. Both in balanced order."""
+    launches: Count = 6
+    """Launches of each contestant; the launch is the replicate. With `stop_when`: those before the first look."""
+    rounds: Count = 5
     """Blocks of each launch."""
+    control: bool = True
+    """Run a second copy of the reference beside it, the A/A control: what it differs by is noise."""
+    confirm: bool = True
+    """Let the best of each engine meet again in as many fresh launches, where an engine has several contestants: the
+    launches that chose them flatter them."""
+    stop_when: Literal["verdict"] | Positive | None = None
+    """verdict: add launches until no comparison is inconclusive; a number: until each interval is within a factor of
+    1 + that number of its ratio. null: run `launches` and stop. Looks are after `launches`, 1.5, 2.25 and 3.375 times
+    as many."""
+    max_alive: Annotated[int, Meta(ge=2)] = 8
+    """Launches that may be alive together; more contestants meet in several heats, each with the reference."""
     margin: Positive = 0.02
     """Step times within a factor of 1 + margin count as equivalent."""
     budget_s: Positive | None = None
@@ -327,6 +349,15 @@ class Study(Frozen, frozen=True, kw_only=True):
     def hash(self) -> str:
         return content_hash(self)
 
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of launches after which a study that stops by itself is judged; else the one number."""
+        return tuple(round(self.launches * 1.5**k) for k in range(LOOKS)) if self.stop_when else (self.launches,)
+
+
+LOOKS = 4
+AGAIN_FROM, CONFIRM_FROM = 1000, 2000
+"""Numbers of the first launch that checks a suspicious A/A control, and of the first that confirms the best."""
 
 T = TypeVar("T")
 

@@ -5,6 +5,7 @@ Everything goes to standard error; standard output is for results.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -21,24 +22,23 @@ from rich.progress import (
 
 from benches.record import Header
 from benches.schedule import Turn
+from benches.spec import Study
 
 PHASES = {
     "setup": "starting",
     "parity": "parity gate",
-    "ready": "ready",
     "warmup": "warming up",
     "timing": "timing",
     "curve": "timing the all-reduce",
     "trace": "tracing messages",
-    "done": "closing",
 }
 
 
 class Watch:
     """Live progress of a study. Use as a context manager."""
 
-    def __init__(self, console: Console, launches_per_case: int) -> None:
-        self.console, self.launches_per_case = console, launches_per_case
+    def __init__(self, console: Console, study: Study) -> None:
+        self.console, self.study = console, study
         columns = (SpinnerColumn(), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
         self._progress = Progress(
             *columns, TimeRemainingColumn(compact=True), TextColumn("{task.description}"), console=console
@@ -52,28 +52,36 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def started(self, turn: Turn, number: int, total: int) -> None:
-        """A launch starts: number `number` of `total`, from 0."""
-        self._progress.update(self._task, total=total, completed=number, description=self._name(turn))
+    def started(self, turns: Sequence[Turn], number: int, total: int) -> None:
+        """Launches start that will be alive together; `number` of `total` have ended."""
+        self._progress.update(self._task, total=total, completed=number, description=self._name(turns[0]))
+        if not self.console.is_terminal:
+            names = ", ".join(f"{turn.contestant.name} x {turn.case.cluster.world_size}" for turn in turns)
+            self._print(f"launch {turns[0].launch + 1}, {turns[0].case.model.name}: {names}")
 
-    def ticked(self, turn: Turn, said: dict[str, Any]) -> None:
-        """The launch is alive; `said` is what its rank 0 last said."""
+    def ticked(self, turn: Turn, said: dict[str, Any], waiting: int) -> None:
+        """A launch is alive; `said`: what its rank 0 last said. `waiting`: launches that wait for their turn."""
         phase = PHASES.get(said.get("phase", "setup"), "")
-        block = f" {said['block'] + 1}/{said['blocks']}" if said.get("phase") == "timing" else ""
-        self._progress.update(self._task, description=f"{self._name(turn)} · {phase}{block}")
+        block = f" {said['block'] + 1}/{self.study.rounds}" if said.get("phase") == "timing" else ""
+        beside = f" · {waiting} wait" if waiting else ""
+        self._progress.update(self._task, description=f"{self._name(turn)} · {phase}{block}{beside}")
 
     def ended(self, turn: Turn, header: Header) -> None:
         """The launch ended and left this record."""
         self._progress.advance(self._task)
-        if header.status == "ok":
-            if not self.console.is_terminal:
-                self.console.print(f"{self._name(turn)}: done in {header.duration_s:.0f} s", highlight=False)
-            return
-        self.console.print(f"[red]✗[/red] {self._name(turn)}: {header.status}: {escape(header.reason or '')}")
-        for line in header.log_tail:
-            self.console.print(f"    {line}", markup=False, highlight=False)
+        if header.status != "ok":
+            self.console.print(f"[red]✗[/red] {self._name(turn)}: {header.status}: {escape(header.reason or '')}")
+            for line in header.log_tail:
+                self._print(f"    {line}")
+
+    def told(self, text: str) -> None:
+        """Something that whoever watches should know."""
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False)
 
     def _name(self, turn: Turn) -> str:
         case = turn.case
         where = f"{case.model.name} × {case.cluster.world_size}"
-        return escape(f"{turn.contestant.name} · {where} · launch {turn.launch + 1}/{self.launches_per_case}")
+        return escape(f"{turn.contestant.name} · {where} · launch {turn.launch + 1}")

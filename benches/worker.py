@@ -11,12 +11,8 @@ import sys
 from pathlib import Path
 
 from benches import agent, rankenv
+from benches.link import Link
 
-SUPERVISED = "RINGDUEL_SUPERVISED"
-"""Set by the driver, which then keeps the ranks' logs and writes the record of a launch that failed."""
-
-READY, GO = "ready", "go"
-"""Under a driver, rank 0 says that it is ready and waits for a file of the second name in its launch's folder."""
 PARITY_FAILED = 4
 """Exit status of ranks that the parity gate stopped; their record says why."""
 
@@ -26,7 +22,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benches.worker", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("case", type=Path, help="case file, as `ringduel plan` or `run` writes it")
     parser.add_argument("--out", type=Path, required=True, help="folder of this launch; the record goes there")
-    parser.add_argument("--rounds", type=int, default=3, help="blocks to time (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="blocks to time, by hand (default: %(default)s)")
     parser.add_argument("--launch", type=int, default=0, help="number of this launch (default: %(default)s)")
     parser.add_argument("--losses", type=int, default=0, help="trace the loss of this many steps first (default: none)")
     return parser.parse_args(arguments)
@@ -35,16 +31,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Run one rank under its agent and return its exit status."""
     options = parse()
-    return agent.supervise(lambda board: _work(options, board), options.out)
+    return agent.supervise(lambda link: _work(options, link), options.out)
 
 
-def _work(options: argparse.Namespace, board: agent.Board) -> int:
-    board.write(phase="setup")
-    if os.environ.get(SUPERVISED):
+def _work(options: argparse.Namespace, link: Link) -> int:
+    link.say(phase="setup")
+    if link.supervised:
         _log_to(options.out / "logs" / f"rank{rankenv.rank()}.log")
     from benches import rank
 
-    return rank.run(options, board)
+    return rank.run(options, link)
 
 
 def _log_to(path: Path) -> None:

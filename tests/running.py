@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benches.driver import Driver
-from benches.folder import open_study
+from benches.folder import StudyFolder, open_study
 from benches.record import Header
 from benches.schedule import Turn
 from benches.spec import Case, Contestant, Study, build, plain
@@ -38,6 +39,9 @@ class Silent:
     def ended(self, *_: object) -> None:
         pass
 
+    def told(self, *_: object) -> None:
+        pass
+
 
 def make_case(engine: str, transport: str | None, ranks: int, **changes: Any) -> Case:
     """A case of the zoo's mixed model; `changes` replace whole entries."""
@@ -58,15 +62,23 @@ def make_case(engine: str, transport: str | None, ranks: int, **changes: Any) ->
     return build(Case, {**content, **changes})
 
 
-def launch_case(case: Case, results: Path, monkeypatch: pytest.MonkeyPatch, rounds: int = 1) -> tuple[Header, Path]:
-    """Launch one case for real, with tests/ as the folder that one calls from. Returns its record and folder."""
+def open_cases(
+    cases: Sequence[Case], results: Path, monkeypatch: pytest.MonkeyPatch, **study: Any
+) -> tuple[StudyFolder, list[Turn]]:
+    """A study of these cases, and launch 0 of each; one calls from tests/, in a shell like a fresh one."""
     # The parent of a launch may have been given ranks of its own.
     for name in [name for name in os.environ if name.startswith(("HOROVOD_", "OMPI_", "PMI"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(HERE)
-    contestants = [{"name": case.cell, "case": plain(case)}]
-    study = build(Study, {"name": "test", "contestants": contestants, "launches": 1, "rounds": rounds})
-    folder = open_study(study, results)
-    turn = Turn(Contestant(name=case.cell, case=case), 0)
-    (header,) = Driver(folder, Tools(), Silent(), StopFlag()).launch([turn])
-    return header, folder.launch(case, 0)
+    contestants = tuple(Contestant(name=f"{case.cell} {number}", case=case) for number, case in enumerate(cases))
+    content = {"name": "test", "contestants": plain(contestants), "launches": 1, **study}
+    folder = open_study(build(Study, content), results)
+    return folder, [Turn(contestant, 0) for contestant in contestants]
+
+
+def launch_case(case: Case, results: Path, monkeypatch: pytest.MonkeyPatch, rounds: int = 1) -> tuple[Header, Path]:
+    """Launch one case for real. Returns its record and folder."""
+    folder, (turn,) = open_cases([case], results, monkeypatch, rounds=rounds)
+    with Driver(folder, Tools(), Silent(), StopFlag()) as driver:
+        (header,) = driver.launch([turn])
+    return header, folder.launch(turn.contestant, 0)

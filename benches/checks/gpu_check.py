@@ -60,8 +60,8 @@ def commands(words: list[str], force: bool) -> list[tuple[str, ...]]:
 def planned(resolved: Resolved) -> Iterator[Command]:
     """The command of each launch of the study."""
     folder = StudyFolder(resolved.results / resolved.study.name, resolved.study)
-    for turn in turns(resolved.study):
-        out = folder.launch(turn.case, turn.launch)
+    for turn in turns(resolved.study, range(resolved.study.launches)):
+        out = folder.launch(turn.contestant, turn.launch)
         yield command_for(turn, folder.case_file(turn.case), out, resolved.study.rounds, Assumed())
 
 
@@ -100,8 +100,8 @@ def show(resolved: Resolved) -> int:
     """Print every record, then what is wrong with each. Exit status: 1 where anything is."""
     folder = StudyFolder(resolved.results / resolved.study.name, resolved.study)
     bad = False
-    for turn in turns(resolved.study):
-        path = folder.launch(turn.case, turn.launch)
+    for turn in turns(resolved.study, range(resolved.study.launches)):
+        path = folder.launch(turn.contestant, turn.launch)
         if not (path / record.HEADER).exists():
             print(f"{turn.case.cell}: no record in {path}")
             bad = True

@@ -22,6 +22,7 @@ import torch
 from benches import agent, worker
 from benches.checks import TURNS
 from benches.engines.base import Engine, Trainer
+from benches.link import Link
 from benches.loop import Timer, frozen_garbage
 from benches.rank import Launch
 from benches.spec import load_case
@@ -124,20 +125,20 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return argparse.Namespace(**vars(own), **vars(worker.parse(rest)))
 
 
-def work(options: argparse.Namespace, board: agent.Board) -> int:
+def work(options: argparse.Namespace, link: Link) -> int:
     """Run this rank and return its exit status; an error is printed and noted for the agent."""
     try:
-        return Turns(load_case(options.case), options, board).run()
+        return Turns(load_case(options.case), options, link).run()
     except Exception as error:
         traceback.print_exc()
-        board.write(error=one_line(error))
+        link.say(error=one_line(error))
         return 1
 
 
 def main() -> int:
     """Run one rank under its agent."""
     options = parse()
-    return agent.supervise(lambda board: work(options, board), options.out)
+    return agent.supervise(lambda link: work(options, link), options.out)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,10 @@ from torch import nn
 from benches import rankenv
 from benches.spec import Case
 
+PATIENCE_S = 86400.0
+"""Every timeout of the libraries, in seconds: beyond the longest for which a launch may be stopped while others have
+their turns. A launch that hangs is ended by its `limit_s`, which does not count those times."""
+
 
 class Trainer:
     """A model and an optimizer under an engine. One loop drives every engine through these calls."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
@@ -14,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from benches.engines.base import Engine, Trainer
+from benches.engines.base import PATIENCE_S, Engine, Trainer
 from benches.errors import UserError
 from benches.spec import Case, DdpSettings
 
@@ -71,7 +72,10 @@ class DdpEngine(Engine):
         assert case.transport is not None
         self.settings = case.ddp
         self.powersgd: PowerSGDState | None = None
-        self._join(timedelta(seconds=case.limit_s))
+        if case.transport == "nccl":
+            # The watchdog's own patience, apart from the group's; read when the group is made.
+            os.environ["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"] = str(round(PATIENCE_S))
+        self._join(timedelta(seconds=PATIENCE_S))
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Trainer:
@@ -108,7 +112,7 @@ class DdpEngine(Engine):
         return gathered
 
     def describe(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"backend": dist.get_backend()}
+        found: dict[str, Any] = {"backend": dist.get_backend(), "timeout_s": PATIENCE_S}
         if self.case.transport == "nccl":
             version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
             found["nccl_version"] = ".".join(map(str, version))

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from benches.engines.base import PATIENCE_S
 from benches.engines.ddp import DdpEngine
 from benches.spec import Case
 
@@ -115,7 +116,7 @@ class HookedDdpEngine(DdpEngine):
 
     def _average(self) -> Average:
         """What the thread calls. Over a group of its own: the main thread uses the other at the same time."""
-        group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=self.case.limit_s))
+        group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
 
         def average(tensor: torch.Tensor) -> None:
             scale(tensor, 1 / self.world_size)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from benches.engines import horovod_trace
-from benches.engines.base import Engine, Trainer
+from benches.engines.base import PATIENCE_S, Engine, Trainer
 from benches.errors import UserError
 from benches.spec import Case, HorovodSettings
 
@@ -171,7 +171,8 @@ def environment(case: Case, settings: HorovodSettings) -> dict[str, str]:
         "HOROVOD_NUM_NCCL_STREAMS": str(settings.num_nccl_streams),
         "HOROVOD_ENABLE_ASYNC_COMPLETION": str(int(settings.enable_async_completion)),
         "HOROVOD_BATCH_D2D_MEMCOPIES": str(int(settings.batch_d2d_memcopies)),
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(round(case.limit_s)),
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(round(PATIENCE_S)),
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(round(PATIENCE_S)),
     }
     if settings.thread_affinity is not None:
         variables["HOROVOD_THREAD_AFFINITY"] = settings.thread_affinity

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,10 @@ class Plant:
     parity: record.Parity | None = None
     launches: int | None = None
     """Launches that have a record; None: all of the study."""
+    copy: int = 0
+    heat: int = 0
+    extra: dict[int, float] = field(default_factory=dict)
+    """True step time of further launches, by their number."""
 
 
 PASSED = record.Parity(passed=True, error=1e-9, bound=1e-7)
@@ -124,19 +128,23 @@ def write_study(folder: Path, study: Study) -> None:
 
 def plant(folder: Path, plants: list[Plant], seed: int = 0, **study: Any) -> Study:
     """Write a study folder whose records hold the planted step times."""
-    contestants = tuple(
-        Contestant(name=p.name or p.case.cell.replace("/", "-"), point=p.point, settings=p.settings, case=p.case)
-        for p in plants
-    )
-    made = Study(name="planted", contestants=contestants, **study)
+    contestants = tuple(contestant(p) for p in plants)
+    made = Study(name="planted", contestants=contestants, **{"launches": 3, "rounds": 3, "margin": 0.02} | study)
     write_study(folder, made)
     random = np.random.default_rng(seed)
     for p in plants:
-        for launch in range(made.launches if p.launches is None else p.launches):
-            out = folder / "launches" / p.case.id / str(launch)
+        levels = dict.fromkeys(range(made.launches if p.launches is None else p.launches), p.step_s) | p.extra
+        for launch, step_s in levels.items():
+            out = folder / "launches" / contestant(p).key / str(launch)
             if not out.exists():
-                _write_launch(out, p, launch, made.rounds, random)
+                _write_launch(out, replace(p, step_s=step_s), launch, made.rounds, random)
     return made
+
+
+def contestant(p: Plant) -> Contestant:
+    """As it stands in the study."""
+    name = p.name or p.case.cell.replace("/", "-")
+    return Contestant(name=name, point=p.point, settings=p.settings, case=p.case, copy=p.copy, heat=p.heat)
 
 
 def _write_launch(out: Path, p: Plant, launch: int, rounds: int, random: np.random.Generator) -> None:

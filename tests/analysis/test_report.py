@@ -58,7 +58,8 @@ def test_the_terminal_shows_every_row_within_its_width(smoke_study: Path, width:
     text = printed(reduced(smoke_study), width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
-    assert lines[0].startswith("resnet18_64, 2 ranks: ")
+    assert lines[0].startswith("resnet18_64, 2 ranks, default against default: ")
+    assert any(line.startswith("resnet18_64, 2 ranks: ") for line in lines)
     rows = [line for line in lines if re.match(r" +[12] (local|ddp/|horovod/)", line)]
     assert len(rows) == 14, "each contestant on one line"
     assert all("(" in row and " 3 " in row for row in rows), "spread and n"
@@ -124,12 +125,12 @@ def test_the_report_holds_verdict_table_pictures_method_and_provenance(smoke_stu
     files = report.write(smoke_study, tmp_path / "out")
     assert {path.name for path in files} == {
         "report.md", "step_times.svg", "step_times.png", "ratios.svg", "ratios.png",
-        "contestants.csv", "comparisons.csv", "failures.csv", "launches.csv",
+        "contestants.csv", "comparisons.csv", "questions.csv", "failures.csv", "launches.csv",
     }  # fmt: skip
     assert files[0].name == "report.md"
     text = files[0].read_text()
     titles = re.findall("^## (.*)", text, re.MULTILINE)
-    assert titles == ["Verdict", "Results", "Comparisons", "Warnings", "Method", "Provenance", "Reproduce"]
+    assert titles == ["Verdict", "Results", "Steps", "Comparisons", "Warnings", "Method", "Provenance", "Reproduce"]
     assert f"hash {table.read(smoke_study).study.hash}" in text
     assert "| host.cpu | Test CPU | all |" in text
     assert f"ringduel report {smoke_study}" in text
@@ -174,7 +175,7 @@ def test_names_cannot_become_markup(study_folder: Make, tmp_path: Path) -> None:
     assert {len(row.split("</td>")) for row in re.findall("<tr>(?:(?!</tr>).)*</td>", html, re.DOTALL)} <= {
         4,
         7,
-        10,
+        8,
         12,
     }
     assert "error not finite" in html

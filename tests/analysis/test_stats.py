@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import stats
+from analysis.components import Components, components
 from analysis.estimate import Estimate
 
 seconds = st.floats(1e-6, 1e4)
@@ -135,3 +136,64 @@ def test_a_planted_ratio_is_recovered_at_the_stated_rate(launches: int, true: fl
         hits.append(found.low <= true <= found.high)
     # Binomial, 1000 at 0.95: standard deviation 0.7 %.
     assert 0.925 <= np.mean(hits) <= 0.975
+
+
+def test_hodges_lehmann_by_hand_and_without_what_is_missing() -> None:
+    # Pairwise means of 0, 2, 10: 0, 1, 2, 5, 6, 10.
+    values = np.array([[0.0, 2.0, 10.0], [0.0, 2.0, np.nan], [np.nan] * 3])
+    assert stats.hodges_lehmann(values)[:2].tolist() == [3.5, 1.0]
+    assert math.isnan(stats.hodges_lehmann(values)[2])
+    assert stats.hodges_lehmann(np.empty((1, 0))).shape == (1,)
+
+
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=9), st.floats(-5, 5))
+def test_hodges_lehmann_moves_and_turns_with_the_values(values: list[float], shift: float) -> None:
+    x = np.array([values])
+    (found,) = stats.hodges_lehmann(x)
+    assert stats.hodges_lehmann(x + shift)[0] == pytest.approx(found + shift, abs=1e-9)
+    assert stats.hodges_lehmann(-x)[0] == pytest.approx(-found, abs=1e-9)
+
+
+def test_a_level_is_split_over_comparisons_and_looks() -> None:
+    assert stats.simultaneous(0.95, 3, 4) == pytest.approx(1 - 0.05 / 12)
+
+
+def test_half_widths() -> None:
+    assert stats.half_width(ratio(1 / 1.03, 1.03)) == pytest.approx(0.03)
+    assert stats.half_width(stats.ratio_of_pairs([0.1])) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("ratios", "stop_when", "is_settled"),
+    [
+        ([(1.1, 1.2), (0.99, 1.01)], "verdict", True),
+        ([(1.1, 1.2), (0.9, 1.01)], "verdict", False),
+        ([(1.1, 1.2)], 0.05, True),
+        ([(1.1, 1.2)], 0.04, False),
+        ([], 0.04, True),
+    ],
+)
+def test_settled(ratios: list[tuple[float, float]], stop_when: float | str, is_settled: bool) -> None:
+    assert stats.settled([ratio(*bounds) for bounds in ratios], stop_when, 0.02) == is_settled
+
+
+def test_variance_components_by_hand() -> None:
+    # Means 1, 3; within 2 each (MSW 2); MSB = 2·(1 + 1) = 4; between² = (4 − 2)/2.
+    found = components([[0.0, 2.0], [2.0, 4.0]])
+    assert (found.within, found.between) == (pytest.approx(math.sqrt(2)), pytest.approx(1.0))
+
+
+def test_unequal_launches_and_what_blocks_cannot_tell() -> None:
+    # 0, 2 | 5: MSW 2, MSB 2·1·(1 − 5)²/3 = 32/3, n₀ = 3 − 5/3.
+    found = components([[0.0, 2.0], [5.0, np.nan], [np.nan, np.nan]])
+    assert found.between == pytest.approx(math.sqrt((32 / 3 - 2) / (4 / 3)))
+    assert components([[1.0], [2.0]]) == Components(None, None)
+    assert components([[1.0, 2.0]]).between is None
+    assert components(np.empty((0, 0))) == Components(None, None)
+
+
+def test_planted_components_are_recovered() -> None:
+    random = np.random.default_rng(4)
+    found = components(random.normal(0, 0.03, (400, 1)) + random.normal(0, 0.01, (400, 5)))
+    assert found.within == pytest.approx(0.01, rel=0.05)
+    assert found.between == pytest.approx(0.03, rel=0.1)

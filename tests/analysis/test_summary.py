@@ -30,7 +30,9 @@ def exact(engine: str, transport: str | None, ranks: int, step_s: float, **case:
 
 def test_the_json_object_has_the_keys_that_the_design_names(study_folder: Make) -> None:
     found = summary.summarise(study_folder(smoke(), reference={"engine": "ddp", "transport": "gloo"}))
-    assert list(found) == ["study", "contestants", "comparisons", "control", "failures", "warnings"]
+    assert list(found) == [
+        "study", "questions", "contestants", "comparisons", "control", "failures", "warnings",
+    ]  # fmt: skip
     wanted = {"name", "case", "engine", "transport", "model", "world_size", "settings", "effective", "step_time_s"}
     assert wanted | {"throughput", "parity", "marks"} <= set(found["contestants"][0])
     assert {"a", "b", "ratio", "verdict"} <= set(found["comparisons"][0])
@@ -63,11 +65,11 @@ def test_each_meets_the_reference_of_its_point_and_world_size(study_folder: Make
     assert len(same) == 8
 
 
-def test_engines_meet_where_neither_first_is_the_reference(study_folder: Make) -> None:
+def test_every_other_meets_a_reference_that_is_not_the_first(study_folder: Make) -> None:
     other = Plant(make_case("ddp", "gloo", 2, seed=2), 0.05, name="other", point={"ranks": 2})
     plants = [exact("ddp", "gloo", 2, 0.05), exact("horovod", "gloo", 2, 0.06), other]
     found = reduced(study_folder(plants, reference={"seed": 2}))
-    assert [(c.a, c.b) for c in found.comparisons] == [(0, 2), (1, 2), (1, 0)]
+    assert [(c.a, c.b) for c in found.comparisons] == [(0, 2), (1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_verdicts_follow_what_was_planted(study_folder: Make) -> None:
     assert [c.verdict for c in found.comparisons] == ["slower", "equivalent", "faster"]
     assert [c.ratio.value for c in found.comparisons] == pytest.approx([1.2, 1.004, 0.8], rel=0.005)
     assert not any(c.provisional for c in found.comparisons)
-    assert found.comparisons[0].ratio.level == pytest.approx(1 - 0.05 / 3)
+    assert found.comparisons[0].ratio.level == pytest.approx(1 - 0.05 / 4), "three, and the best of Horovod"
 
 
 def test_fewer_than_five_launches_are_provisional_everywhere(study_folder: Make) -> None:

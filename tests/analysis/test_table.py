@@ -48,7 +48,7 @@ def test_one_row_a_launch_and_block(study_folder: Make) -> None:
 
 def test_a_block_lasts_as_long_as_on_its_slowest_rank(tmp_path: Path) -> None:
     pq.write_table(samples(np.array([[1.0, 3.0, 2.0], [5.0, 4.0, 4.5]]), steps=10), tmp_path / "s.parquet")
-    blocks, problems = reduce_samples(tmp_path / "s.parquet", world_size=3)
+    blocks, _, problems = reduce_samples(tmp_path / "s.parquet", world_size=3)
     assert blocks == [(0, 10, 3.0), (1, 10, 5.0)]
     assert problems == []
 
@@ -60,9 +60,9 @@ def test_permuting_ranks_and_rows_changes_nothing(tmp_path: Path) -> None:
     order = np.random.default_rng(4).permutation(shuffled.num_rows)
     pq.write_table(plain, tmp_path / "a.parquet")
     pq.write_table(shuffled.take(pa.array(order)), tmp_path / "b.parquet")
-    one, other = (reduce_samples(tmp_path / f"{name}.parquet", 4)[0] for name in "ab")
+    one, other = (reduce_samples(tmp_path / f"{name}.parquet", 4) for name in "ab")
     assert one == other
-    assert len(one) == 5
+    assert len(one.blocks) == 5
 
 
 def test_a_file_is_reduced_the_same_in_many_row_groups(tmp_path: Path) -> None:
@@ -76,14 +76,14 @@ def test_a_file_is_reduced_the_same_in_many_row_groups(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", [math.nan, -1.0, 0.0, math.inf])
 def test_a_block_with_an_impossible_time_is_left_out_and_named(tmp_path: Path, bad: float) -> None:
     pq.write_table(samples(np.array([[1.0, 1.0], [1.0, bad]]), steps=2), tmp_path / "s.parquet")
-    blocks, problems = reduce_samples(tmp_path / "s.parquet", world_size=2)
+    blocks, _, problems = reduce_samples(tmp_path / "s.parquet", world_size=2)
     assert [block.block for block in blocks] == [0]
     assert any(problem.startswith("block 1 left out: the time of rank 1 is") for problem in problems)
 
 
 def test_a_block_that_a_rank_lacks_is_left_out_and_named(tmp_path: Path) -> None:
     pq.write_table(samples(np.ones((2, 2)), steps=2), tmp_path / "s.parquet")
-    blocks, problems = reduce_samples(tmp_path / "s.parquet", world_size=3)
+    blocks, _, problems = reduce_samples(tmp_path / "s.parquet", world_size=3)
     assert len(blocks) == 0
     assert "block 0 left out: 2 times from 2 of 3 ranks" in problems
 
@@ -248,3 +248,33 @@ def test_names_that_look_like_paths_lead_nowhere(tmp_path: Path) -> None:
     plant(tmp_path / "study", plants)
     assert set(table.load(tmp_path / "study")["model"]) == {"../../x"}
     assert [path.name for path in tmp_path.iterdir()] == ["study"]
+
+
+def test_percentiles_are_those_of_the_slowest_ranks_steps(tmp_path: Path) -> None:
+    """Per-step maxima would take the jitter of two ranks for time."""
+    table_ = samples(np.ones((1, 2)), steps=100).to_pandas()
+    jitter = np.tile([0.9, 1.1], 50)
+    table_.loc[table_["kind"].eq("step") & table_["rank"].eq(0), "seconds"] = jitter
+    table_.loc[table_["kind"].eq("step") & table_["rank"].eq(1), "seconds"] = np.linspace(0.5, 1.49, 100)
+    table_["kind"] = table_["kind"].astype("category")
+    pq.write_table(pa.Table.from_pandas(table_, preserve_index=False), tmp_path / "s.parquet")
+    found = reduce_samples(tmp_path / "s.parquet", 2).percentiles
+    assert found == pytest.approx({"p50_s": 1.0, "p95_s": 0.5 + 0.01 * 94.05, "p99_s": 0.5 + 0.01 * 98.01})
+
+
+def test_copies_and_further_launches_are_read_and_kept_apart(study_folder: Make) -> None:
+    case = make_case("ddp", "gloo", 2)
+    plants = [Plant(case, 0.05, extra={1000: 0.06, 2000: 0.07}), Plant(case, 0.05, name="again", copy=1)]
+    records = table.read(study_folder(plants))
+    assert records.keys == (case.id, f"{case.id}-1")
+    stages = records.launches.query("contestant == 0").groupby("stage")["launch"].apply(list).to_dict()
+    assert stages == {"main": [0, 1, 2], "again": [1000], "confirm": [2000]}
+    assert records.launches.query("contestant == 1")["launch"].tolist() == [0, 1, 2]
+    assert [one.name for one in records.originals.contestants] == ["ddp-gloo"]
+
+
+def test_launches_of_a_look_that_was_begun_are_expected(study_folder: Make) -> None:
+    plants = two()
+    plants[0].launches = 4
+    launches = table.read(study_folder(plants, launches=3, stop_when="verdict")).launches
+    assert launches.query("contestant == 1 and status == 'missing'")["launch"].tolist() == [3]

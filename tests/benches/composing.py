@@ -1,9 +1,11 @@
-"""Compose on a pretended machine and in an empty shell."""
+"""Studies composed from words on a pretended machine and in an empty shell."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from benches.config import Resolved, compose
 from benches.machine import Machine
@@ -17,7 +19,9 @@ def resolved(
 
 
 def study(*words: str, cores: int = 2, gpus: int = 0, own: Path | None = None) -> Study:
-    return resolved(*words, cores=cores, gpus=gpus, own=own).study
+    """Without the copies that join its heats: those are test_schedule's."""
+    found = resolved(*words, cores=cores, gpus=gpus, own=own).study
+    return replace(found, contestants=tuple(one for one in found.contestants if not one.copy))
 
 
 def names(found: Study) -> list[str]:

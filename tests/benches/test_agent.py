@@ -19,8 +19,8 @@ import os, signal, sys, time
 from pathlib import Path
 from benches import agent
 
-def work(board):
-    board.write(phase="warmup")
+def work(link):
+    link.say(phase="warmup")
     Path(sys.argv[2], "pid").write_text(str(os.getpid()))
     {body}
     return 0
@@ -56,8 +56,8 @@ def wait_for(path: Path, limit_s: float = 20) -> str:
         ("pass", 0, {"exit_code": 0, "signal": None}),
         ("return 3", 3, {"exit_code": 3, "signal": None}),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, {"exit_code": None, "signal": "SIGKILL"}),
-        ("board.write(error='ValueError: no'); return 1", 1, {"exit_code": 1, "error": "ValueError: no"}),
-        ("board.write(error='x' * 9000); return 1", 1, {"exit_code": 1, "error": "x" * 1500}),
+        ("link.say(error='ValueError: no'); return 1", 1, {"exit_code": 1, "error": "ValueError: no"}),
+        ("link.say(error='x' * 9000); return 1", 1, {"exit_code": 1, "error": "x" * 1500}),
     ],
 )
 def test_the_end_is_noted(tmp_path: Path, body: str, status: int, expected: dict[str, Any]) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from composing import study
+from composing import resolved, study
 
+from benches.driver import due
 from benches.errors import UserError
 from benches.folder import STUDY, StudyFolder, differences, load_study, open_study
 from benches.spec import Study, load_case
@@ -20,10 +21,15 @@ def smoke() -> Study:
 
 
 def record(folder: StudyFolder, case: int, number: int, status: str = "ok") -> Path:
-    path = folder.launch(folder.study.contestants[case].case, number)
+    path = folder.launch(folder.study.contestants[case], number)
     path.mkdir(parents=True)
     (path / "record.json").write_text(json.dumps({"status": status}))
     return path
+
+
+def missing(folder: StudyFolder) -> set[tuple[str, int]]:
+    """Key and number of each launch that is due."""
+    return {(turn.contestant.key, turn.launch) for turn in due(folder)[0]}
 
 
 def test_what_is_frozen_reads_back_the_same(smoke: Study, tmp_path: Path) -> None:
@@ -54,35 +60,46 @@ def test_values_that_yaml_could_bend_survive(tmp_path: Path) -> None:
 
 def test_the_same_study_goes_on_with_what_is_missing(smoke: Study, tmp_path: Path) -> None:
     folder = open_study(smoke, tmp_path)
-    every = [(one.case.id, number) for number in range(3) for one in smoke.contestants]
-    assert [(case.id, number) for case, number in folder.missing()] == every
+    every = {(one.key, number) for number in range(smoke.launches) for one in smoke.contestants}
+    assert missing(folder) == every
     record(folder, 0, 0)
     record(folder, 2, 1, "failed")
     again = open_study(smoke, tmp_path)
-    gone = {(smoke.contestants[0].case.id, 0), (smoke.contestants[2].case.id, 1)}
-    assert [(case.id, number) for case, number in again.missing()] == [one for one in every if one not in gone]
+    assert missing(again) == every - {(smoke.contestants[0].key, 0), (smoke.contestants[2].key, 1)}
 
 
 def test_an_interrupted_launch_is_set_aside_and_missing_again(smoke: Study, tmp_path: Path) -> None:
     folder = open_study(smoke, tmp_path)
-    case = smoke.contestants[1].case
+    key = smoke.contestants[1].key
     for tries in (1, 2):
         record(folder, 1, 0, "interrupted")
         folder = open_study(smoke, tmp_path)
-        assert (case, 0) in folder.missing()
-        assert len(list((folder.path / "aside" / case.id).glob("0.*/record.json"))) == tries
+        assert (key, 0) in missing(folder)
+        assert len(list((folder.path / "aside" / key).glob("0.*/record.json"))) == tries
+
+
+def test_a_copy_has_launches_of_its_own_and_the_case_of_its_original(tmp_path: Path) -> None:
+    found = resolved("study.launches=1").study
+    (copy,) = [one for one in found.contestants if one.copy]
+    folder = open_study(found, tmp_path)
+    assert folder.case_file(copy.case) == folder.case_file(found.contestants[0].case)
+    record(folder, found.contestants.index(copy), 0, "interrupted")
+    assert (copy.key, 0) not in missing(folder)
+    again = open_study(found, tmp_path)
+    assert missing(again) == {(one.key, 0) for one in found.contestants}
+    assert (folder.path / "aside" / copy.key / "0.0" / "record.json").exists()
 
 
 def test_a_launch_cut_short_without_a_record_is_missing(smoke: Study, tmp_path: Path) -> None:
     folder = open_study(smoke, tmp_path)
-    folder.launch(smoke.contestants[0].case, 0).mkdir(parents=True)
-    assert (smoke.contestants[0].case, 0) in folder.missing()
+    folder.launch(smoke.contestants[0], 0).mkdir(parents=True)
+    assert (smoke.contestants[0].key, 0) in missing(folder)
 
 
 def test_a_case_shared_by_points_is_launched_once(tmp_path: Path) -> None:
     found = study("study.axes.ddp.bucket_cap_mb=[1,25]", "study.launches=1")
     assert len(found.contestants) == 4
-    assert len(open_study(found, tmp_path).missing()) == 3
+    assert len(due(open_study(found, tmp_path))[0]) == 3
 
 
 def test_other_content_is_refused_with_the_differences(smoke: Study, tmp_path: Path) -> None:

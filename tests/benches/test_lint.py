@@ -34,7 +34,6 @@ UNFAIR = {
     (f"{DDP}.compile=true",): ("compile", "ddp (true) and horovod (false)"),
     (f"{DDP}.accumulation_steps=2",): ("accumulation_steps", "ddp (2) and horovod (1)"),
     (f"{DDP}.cluster.env.NCCL_ALGO=Ring",): ("cluster.env.NCCL_ALGO", "ddp (Ring) and horovod (null)"),
-    (f"{DDP}.python=/opt/python",): ("python", "ddp (/opt/python) and horovod (null)"),
     (f"{DDP}.ddp.broadcast_buffers=true",): ("ddp.broadcast_buffers", "ddp (true) and horovod (false)"),
     (f"{DDP}.ddp.comm_hook=fp16",): ("ddp.comm_hook", "ddp (fp16) and horovod (null)"),
     (f"{HOROVOD}.horovod.compression=fp16",): ("ddp.comm_hook", "ddp (null) and horovod (fp16)"),
@@ -66,6 +65,7 @@ FAIR = {
     (f"{DDP}.ddp.comm_hook=[null,fp16]",): ["ddp-comm_hook=null", "ddp-comm_hook=fp16", "horovod"],
     (f"{DDP}.ddp.comm_hook=fp16", f"{HOROVOD}.horovod.compression=fp16"): ["ddp", "horovod"],
     ("ddp.broadcast_buffers=true", "engine=ddp"): ["ddp"],
+    (f"{DDP}.python=/opt/python",): ["ddp", "horovod"],
     # Other world sizes do not meet, whatever differs.
     (f"{DDP}.cluster.ranks_per_node=1", f"{DDP}.seed=7"): ["ddp", "horovod"],
 }
@@ -98,6 +98,11 @@ def test_harmless_differences_are_found_all_the_same() -> None:
         "block_steps": {"ddp": 7, "horovod": 20},
         "warmup_steps": {"ddp": 10, "horovod": 12},
     }
+
+
+def test_versions_are_compared_and_named() -> None:
+    (found,) = lint.differences(study(f"{DDP}.python=/opt/python"))
+    assert (found.key, found.values) == ("python", {"ddp": "/opt/python", "horovod": None})
 
 
 def test_a_key_above_allows_those_below_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,9 +10,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -75,6 +76,9 @@ def test_a_rank_hangs(
 class Driver:
     """`ringduel run` in a process of its own, marked so that all that it starts can be found."""
 
+    alive: ClassVar[list[subprocess.Popen[bytes]]] = []
+    """Of the test that runs."""
+
     def __init__(self, results: Path, *words: str) -> None:
         self.mark = uuid.uuid4().hex
         self.results = results
@@ -84,19 +88,22 @@ class Driver:
         typed = {word.partition("=")[0] for word in words}
         model = {f"model.{key}": value for key, value in MIXED.items() if key != "name"}
         own = [f"{key}={value}" for key, value in model.items() if key not in typed]
+        if not any(key.startswith("study.contestants.") for key in typed):
+            own.append("engine=ddp")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*argv, "engine=ddp", "transport=gloo", "device=cpu", "cluster.ranks_per_node=2", "model=custom", *own],
+                [*argv, "transport=gloo", "device=cpu", "cluster.ranks_per_node=2", "model=custom", *own],
                 env={**environment, "RINGDUEL_TEST": self.mark, "PYTHONPATH": str(HERE.parent)},
                 cwd=HERE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+        self.alive.append(self.process)
 
     def wait_for(self, phase: str, limit_s: float = 120) -> None:
         """Until rank 0 says that it has come to this phase."""
-        self._until(lambda: phase in self._phases(), limit_s, f"rank 0 never came to {phase}")
+        self._until(lambda: self._runs() and phase in self.phases(), limit_s, f"rank 0 never came to {phase}")
 
     def left(self) -> list[psutil.Process]:
         """Living processes of this driver's, itself excepted."""
@@ -110,6 +117,20 @@ class Driver:
                 continue
         return found
 
+    def stopped(self) -> list[psutil.Process]:
+        """Ranks that are parked."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [process for process in self.left() if process.status() == psutil.STATUS_STOPPED]
+        return []
+
+    def wait_for_parked(self, ranks: int, limit_s: float = 120) -> None:
+        """Until so many ranks are stopped at once, all launches being in their blocks."""
+
+        def parked() -> bool:
+            return self._runs() and set(self.phases()) == {"timing"} and len(self.stopped()) >= ranks
+
+        self._until(parked, limit_s, f"{ranks} ranks were never parked")
+
     def ends_clean(self) -> int:
         """Wait for the end of the driver and of all that it started; return its status."""
         status = self.process.wait(END_S)
@@ -119,16 +140,30 @@ class Driver:
     def headers(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in self.results.glob(f"*/launches/*/*/{record.HEADER}")]
 
-    def _phases(self) -> list[str]:
-        assert self.process.poll() is None, self.log.read_text()
+    def phases(self) -> list[str]:
+        """Where rank 0 of each launch is, or was last."""
         files = self.results.glob("*/launches/*/*/progress.json")
         return [json.loads(path.read_text())["phase"] for path in files]
+
+    def _runs(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        return True
 
     def _until(self, condition: Callable[[], bool], limit_s: float, failure: str) -> None:
         deadline = time.monotonic() + limit_s
         while not condition():
             assert time.monotonic() < deadline, f"{failure}\n{self.log.read_text()}"
             time.sleep(0.05)
+
+
+@pytest.fixture(autouse=True)
+def no_driver_is_left() -> Iterator[None]:
+    """Also where a test failed: what a driver started ends with it."""
+    yield
+    while Driver.alive:
+        process = Driver.alive.pop()
+        process.kill()
+        process.wait()
 
 
 HOLD = {
@@ -160,6 +195,33 @@ def test_a_killed_driver_leaves_nothing(tmp_path: Path) -> None:
     driver.wait_for("timing")
     driver.process.kill()
     assert driver.ends_clean() == -signal.SIGKILL
+
+
+DUEL = [
+    "study.contestants.ddp={engine: ddp, ddp: {bucket_cap_mb: [1, 2, 3]}}",
+    "study.control=false",
+    "study.rounds=100000",
+    "block_steps=50",
+]
+
+
+def test_a_driver_killed_while_launches_are_parked_leaves_nothing(tmp_path: Path) -> None:
+    driver = Driver(tmp_path / "results", *DUEL)
+    driver.wait_for_parked(4)
+    driver.process.kill()
+    assert driver.ends_clean() == -signal.SIGKILL
+    assert driver.headers() == []
+    assert driver.phases() == ["timing"] * 3
+
+
+def test_a_duel_is_interrupted(tmp_path: Path) -> None:
+    driver = Driver(tmp_path / "results", *DUEL)
+    driver.wait_for_parked(4)
+    driver.process.send_signal(signal.SIGINT)
+    assert driver.ends_clean() == 130
+    assert [header["reason"] for header in driver.headers()] == ["interrupted by SIGINT"] * 3
+    assert not list((tmp_path / "results").glob("*/launches/*/*/control.json"))
+    assert "Traceback" not in driver.log.read_text()
 
 
 def test_two_studies_at_once(tmp_path: Path) -> None:

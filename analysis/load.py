@@ -1,0 +1,52 @@
+"""What the hosts of a launch did besides it, from Header.load: shares of their cores, and their clock in MHz."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+
+from benches.record import Header, Load
+
+TICK_S = 0.01
+"""Linux counts CPU time in these."""
+
+
+def shares(header: Header, cpus: float | None) -> dict[str, float | None]:
+    """`foreign_share` and `steal_share`: CPU time of other processes and of other guests of the same machine during the
+    blocks ÷ that of all cores of the host, on the worst host; `mhz`: mean clock over blocks and hosts.
+
+    None where the record does not say. cpus: cores of a host. busy_s, and so what is foreign, counts the whole host:
+    all ranks there saw the same, and each tells its own share.
+    """
+    found: dict[str, float | None] = dict.fromkeys(("foreign_share", "steal_share", "mhz"))
+    clocks = [load.mhz for loads in header.load for load in loads if load.mhz is not None]
+    if clocks:
+        found["mhz"] = statistics.fmean(clocks)
+    hosts = [_host(ranks) for ranks in _by_host(header).values()]
+    if cpus and hosts:
+        found["foreign_share"] = max(foreign for foreign, _ in hosts) / cpus
+        found["steal_share"] = max(steal for _, steal in hosts) / cpus
+    return found
+
+
+def _by_host(header: Header) -> dict[object, list[list[Load]]]:
+    """Loads of the ranks of each host; ranks whose host is not recorded are taken in blocks of ranks_per_node."""
+    ranks = header.provenance.get("ranks")
+    named = ranks if isinstance(ranks, list) and len(ranks) == len(header.load) else []
+    hosts: dict[object, list[list[Load]]] = defaultdict(list)
+    for number, loads in enumerate(header.load):
+        known = named[number].get("host") if named and isinstance(named[number], dict) else None
+        if loads:
+            hosts[known or number // header.case.cluster.ranks_per_node].append(loads)
+    return hosts
+
+
+def _host(ranks: list[list[Load]]) -> tuple[float, float]:
+    """Cores that others and other guests took on one host, over all blocks of the launch; what the rounding of CPU
+    times may have added to the former is taken off: a tick a block for the host and for each rank."""
+    wall, busy, steal = (
+        statistics.fmean(sum(getattr(load, name) for load in loads) for loads in ranks)
+        for name in ("wall_s", "busy_s", "steal_s")
+    )
+    own = sum(load.own_s + TICK_S for loads in ranks for load in loads) + TICK_S * len(ranks[0])
+    return (max(busy - steal - own, 0.0) / wall, steal / wall) if wall > 0 else (0.0, 0.0)

@@ -1,0 +1,83 @@
+"""The A/A control: the reference against a copy of itself. What it differs by is noise, or a fault of the study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from analysis import stats
+from analysis.compare import Comparison, judge
+from analysis.estimate import Estimate
+from analysis.pairing import Pairing, original
+from benches.schedule import CONTROL_COPY
+from benches.spec import Contestant
+
+MARK = "A/A"
+
+State = Literal["quiet", "suspicious", "cleared", "confirmed"]
+
+
+@dataclass(frozen=True)
+class Control:
+    """One A/A pair, judged at stats.CONTROL_LEVEL by an interval of its own."""
+
+    comparison: Comparison
+    """a: the copy, b: the reference."""
+    again: Estimate | None
+    """The same ratio from the further set of launches that a suspicious control brings; None below two of them."""
+    margin: float
+
+    @property
+    def state(self) -> State:
+        """quiet: its interval holds 1; suspicious: it does not, and the further launches are not there yet; then
+        confirmed where theirs excludes 1 on the same side, else cleared."""
+        if self.comparison.direction is None:
+            return "quiet"
+        if self.again is None:
+            return "suspicious"
+        return "confirmed" if stats.direction(self.again) == self.comparison.direction else "cleared"
+
+    @property
+    def floor(self) -> float:
+        """Half-width: differences below it cannot be told from noise. A fraction; infinite below two launches."""
+        return stats.half_width(self.comparison.ratio)
+
+    @property
+    def established(self) -> bool:
+        return self.floor <= self.margin
+
+    @property
+    def outer(self) -> float:
+        """The bound that is farthest from 1, of both sets of launches, as a factor of at least 1."""
+        found = [self.comparison.ratio, *([self.again] if self.again else [])]
+        return max(max(ratio.high, 1 / ratio.low if ratio.low else float("inf")) for ratio in found)
+
+
+def controls(
+    contestants: Sequence[Contestant], sound: AbstractSet[int], pairing: Pairing, again: Pairing, margin: float
+) -> Iterator[Control]:
+    """The controls that were measured; pairing: the main launches, again: the further ones."""
+    for place, one in enumerate(contestants):
+        reference = original(contestants, one)
+        if one.copy != CONTROL_COPY or reference is None or not {place, reference} <= sound:
+            continue
+        paired, further = pairing.of(place, reference), again.direct(place, reference).logs
+        if len(paired.logs):
+            found = judge((place, reference), paired, stats.CONTROL_LEVEL, margin)
+            more = stats.ratio_of_pairs(further, stats.CONTROL_LEVEL) if len(further) > 1 else None
+            yield Control(found, more, margin)
+
+
+def weigh(found: Comparison, control: Control | None) -> Comparison:
+    """The comparison under a control that is confirmed: what the control's own difference could undo is inconclusive.
+
+    A verdict stands if it would be the same with its interval wider by the control's outer bound on either side.
+    """
+    if control is None or control.state != "confirmed":
+        return found
+    ratio = found.ratio
+    wider = replace(ratio, low=ratio.low / control.outer, high=ratio.high * control.outer)
+    stands = stats.verdict(wider, control.margin) == found.verdict
+    return replace(found, verdict=found.verdict if stands else "inconclusive", marks=(*found.marks, MARK))

@@ -1,0 +1,99 @@
+"""Ratios launch by launch: which times of two contestants belong together, also across heats. Logarithms of ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis import stats
+from benches.spec import Contestant
+
+
+@dataclass(frozen=True)
+class Paired:
+    """log(step time of a ÷ step time of b)."""
+
+    logs: pd.Series
+    """One value a launch that both have, by launch."""
+    rounds: pd.DataFrame
+    """Rows launches, columns blocks; NaN where either has no such block."""
+    joined: bool = False
+    """Through the reference: a and b were never alive together."""
+
+
+class Pairing:
+    """Step times of one stage, and who stands for the reference in which heat.
+
+    Contestants of one heat are paired block by block: the machine's drift hit both alike. Between heats a ÷ b is taken
+    as (a ÷ reference in a's heat) ÷ (b ÷ reference in b's heat), launch by launch, so that the noise of both meetings
+    is in the spread of launches. Against the reference itself, its copy in the contestant's own heat is met directly.
+    """
+
+    def __init__(self, contestants: Sequence[Contestant], blocks: pd.DataFrame) -> None:
+        """blocks: columns contestant, launch, block, step_time_s (table.Records.blocks), of one stage."""
+        self.contestants = contestants
+        self.times = step_times(blocks)
+        self.present = _stand_ins(contestants)
+
+    def of(self, a: int, b: int) -> Paired:
+        """a, b: places in the study; without a common launch, no values."""
+        heats = [self.contestants[place].heat for place in (a, b)]
+        if heats[0] == heats[1]:
+            return self.direct(a, b)
+        for reference, by_heat in self.present.items():
+            if heats[0] in by_heat and heats[1] in by_heat and self._meet(reference, a, b):
+                return self._through(by_heat, reference, a, b)
+        return self.direct(a, b)
+
+    def direct(self, a: int, b: int) -> Paired:
+        """Paired by launch and block, whatever the heats."""
+        if a not in self.times or b not in self.times:
+            return Paired(pd.Series(dtype=float), pd.DataFrame())
+        left, right = self.times[a].align(self.times[b], join="inner")
+        rounds = np.log(left) - np.log(right)
+        logs = pd.Series(stats.hodges_lehmann(rounds.to_numpy()), index=rounds.index)
+        return Paired(logs.dropna(), rounds)
+
+    def _through(self, by_heat: Mapping[int, int], reference: int, a: int, b: int) -> Paired:
+        heats = [self.contestants[place].heat for place in (a, b)]
+        if reference == b:
+            return self.direct(a, by_heat[heats[0]])
+        if reference == a:
+            return self.direct(by_heat[heats[1]], b)
+        left, right = self.direct(a, by_heat[heats[0]]), self.direct(b, by_heat[heats[1]])
+        return Paired((left.logs - right.logs).dropna(), left.rounds - right.rounds, joined=True)
+
+    def _meet(self, *places: int) -> bool:
+        """Whether these are compared at all: one point, one world size."""
+        found = [self.contestants[place] for place in places]
+        return all(one.point == found[0].point and _size(one) == _size(found[0]) for one in found)
+
+
+def step_times(blocks: pd.DataFrame) -> dict[int, pd.DataFrame]:
+    """Step times of each contestant in seconds: rows launches, columns blocks."""
+    return {
+        int(str(index)): group.pivot(index="launch", columns="block", values="step_time_s")
+        for index, group in blocks.groupby("contestant")
+    }
+
+
+def original(contestants: Sequence[Contestant], copy: Contestant) -> int | None:
+    """Place of the contestant that `copy` is a copy of."""
+    found = (i for i, c in enumerate(contestants) if not c.copy and c.case == copy.case and c.point == copy.point)
+    return next(found, None)
+
+
+def _stand_ins(contestants: Sequence[Contestant]) -> dict[int, dict[int, int]]:
+    """By place of a contestant that has copies in further heats: who is it in which heat."""
+    found: dict[int, dict[int, int]] = {}
+    for place, one in enumerate(contestants):
+        if one.copy > 1 and (source := original(contestants, one)) is not None:
+            found.setdefault(source, {contestants[source].heat: source})[one.heat] = place
+    return found
+
+
+def _size(one: Contestant) -> int:
+    return one.case.cluster.world_size

@@ -1,0 +1,140 @@
+"""`make calibrate`: are equal contestants called equal as often as we say? At most 30 minutes.
+
+Duels of four copies of one contestant, DDP over gloo on two ranks of the MLP. Three orthogonal contrasts of each duel,
+a ÷ b, c ÷ d and ab ÷ cd, each with the variance of a plain ratio, are judged as a study judges: a location of each
+launch, then a t interval over launches. Nothing differs, so one in twenty may be called different at 95 %.
+
+The heats run as one study, one after another, and each run of `--launches` of them is one duel: copies have no memory
+of the heat before, so that cutting afterwards changes nothing, and heats that follow each other can also be read as
+duels of six launches, for the half-width that a study has by default.
+
+Then studies are simulated from the recorded blocks (analysis.simulate), that look early and stop when they know.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from analysis import simulate, stats
+from analysis.estimate import Estimate
+from benches.checks import duels
+from benches.checks.duels import Line
+from launchers.supervise import StopFlag
+
+DUELS = 40
+CONTRASTS = np.array([[1, -1, 0, 0], [0, 0, 1, -1], [0.5**0.5, 0.5**0.5, -(0.5**0.5), -(0.5**0.5)]])
+"""Of log step times. Orthogonal; squares sum up to 2, as those of a ratio of two do."""
+STUDY_LAUNCHES = 6
+MOST_HALF_WIDTH = 0.025
+"""At six launches: a method that never decides is no good."""
+MOST_FALSE, LEAST_COVERAGE = 0.06, 0.935
+SIMULATED, SIMULATED_QUICK = 2000, 100
+MARGIN = 0.02
+ENOUGH_LAUNCHES = 20
+"""For the bootstrap; of fewer recorded launches only their spread is taken."""
+HEAT_S = 30.0
+"""The last heat starts so long before the time is up."""
+
+
+def values(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each contrast of each launch; times: seconds, shape (4, launches, rounds) to shape (3, launches)."""
+    combined = np.einsum("kc,clr->klr", CONTRASTS, np.log(times))
+    return np.stack([stats.hodges_lehmann(one) for one in combined])
+
+
+def intervals(found: NDArray[np.float64], size: int) -> list[Estimate]:
+    """Of every contrast in every duel of `size` launches that follow each other; those left over make no duel."""
+    count = found.shape[1] // size
+    groups = found[:, : count * size].reshape(-1, size)
+    return [stats.ratio_of_pairs(group) for group in groups]
+
+
+def most_called(contrasts: int) -> int:
+    """How many of equal ones may be called different: a right method stays below with 98 %. 11 of 120."""
+    return int(binom.ppf(0.98, contrasts, 1 - stats.LEVEL))
+
+
+def called_line(ratios: Sequence[Estimate], launches: int) -> Line:
+    """How many contrasts were called different."""
+    n, hits = len(ratios), sum(stats.direction(one) is not None for one in ratios)
+    what = f"contrasts of {launches} launches called different"
+    return duels.count_line(what, hits, n, f"at most {most_called(n)}", n > 0 and hits <= most_called(n))
+
+
+def width_line(ratios: Sequence[Estimate]) -> Line:
+    """Median half-width, with the 10th and 90th percentile as its interval."""
+    what, bar = f"median half-width at {STUDY_LAUNCHES} launches (10–90 %)", f"at most {MOST_HALF_WIDTH:.1%}"
+    if not ratios:
+        return Line(what, 0, "too few launches", "", bar, False)
+    low, median, high = np.percentile([stats.half_width(one) for one in ratios], [10, 50, 90])
+    spread = f"{low:.2%} … {high:.2%}"
+    return Line(what, len(ratios), f"{median:.2%}", spread, bar, bool(median <= MOST_HALF_WIDTH))
+
+
+def simulated(times: NDArray[np.float64], studies: int) -> list[Line]:
+    """Studies drawn from the recorded launches, that look at six launches and later, and stop when all is settled."""
+    if times.shape[1] < 2:
+        return [Line("simulated studies", 0, "too few launches", "", "", False)]
+    enough = times.shape[1] >= ENOUGH_LAUNCHES
+    draw = (simulate.bootstrap if enough else simulate.parametric)(times)
+    looks = duels.make_study("s", [duels.contestant()], launches=STUDY_LAUNCHES, stop_when="verdict").looks
+    found = simulate.calibrate(draw, contestants=len(times), looks=looks, margin=MARGIN, studies=studies)
+    how = f"simulated, looks at {', '.join(map(str, looks))} ({'bootstrap' if enough else 'parametric'})"
+    false, covered = round(found.false_verdicts * studies), round(found.coverage * studies)
+    good = found.false_verdicts <= MOST_FALSE, found.coverage >= LEAST_COVERAGE
+    return [
+        duels.count_line(f"{how}: false verdicts", false, studies, f"at most {MOST_FALSE:.0%}", good[0]),
+        duels.count_line(f"{how}: coverage", covered, studies, f"at least {LEAST_COVERAGE:.1%}", good[1]),
+        Line("simulated: median half-width at the end", studies, f"{found.half_width:.2%}"),
+        Line("simulated: launches, mean", studies, f"{found.launches:.1f}"),
+    ]
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = duels.parser("calibrate", __doc__)
+    parser.add_argument("--minutes", type=float, help="for everything (default: 30, quick: 2)")
+    parser.add_argument("--launches", type=int, default=3, help="of one duel, at least 2 (default: %(default)s)")
+    parser.add_argument("--duels", type=int, default=DUELS, help="at most (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="of one launch (default: %(default)s)")
+    parser.add_argument("--records", type=Path, help="judge the records of an earlier run; nothing is started")
+    options = parser.parse_args(arguments)
+    if options.launches < 2:
+        parser.error(f"--launches={options.launches}: one launch has no interval; take 2 or more")
+    options.minutes = options.minutes or (2.0 if options.quick else 30.0)
+    return options
+
+
+def measure(options: argparse.Namespace, folder: Path, stop: StopFlag) -> Path:
+    """Run heats until they are enough or the time is up; the study's folder."""
+    copies = duels.copies(duels.contestant(), len(CONTRASTS[0]))
+    budget_s = max(options.minutes * 60 - HEAT_S, HEAT_S)
+    launches = options.duels * options.launches
+    study = duels.make_study("copies", copies, launches=launches, rounds=options.rounds, budget_s=budget_s)
+    return duels.run_study(study, folder, stop)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, simulate, and print the table."""
+    options = parse(arguments)
+
+    def body(folder: Path, stop: StopFlag) -> list[Line]:
+        path = options.records / "copies" if options.records else measure(options, folder, stop)
+        times = duels.complete(duels.step_times(path))
+        found = values(times)
+        judged = called_line(intervals(found, options.launches), options.launches)
+        studies = SIMULATED_QUICK if options.quick else SIMULATED
+        return [judged, width_line(intervals(found, STUDY_LAUNCHES)), *simulated(times, studies)]
+
+    return duels.main("calibrate", options, options.minutes * 60 + 300, body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

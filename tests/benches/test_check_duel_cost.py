@@ -1,0 +1,79 @@
+"""What an interval costs: planted noise of launches and blocks, and the time that follows from it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from analysis import stats
+from benches.checks import duel_cost
+from benches.checks.duel_cost import Cost
+
+
+def noise(launches: int, rounds: int, between: float = 0.0, within: float = 0.0) -> NDArray[np.float64]:
+    random = np.random.default_rng(5)
+    return np.exp(random.normal(0, between, (3, launches, 1)) + random.normal(0, within, (3, launches, rounds)))
+
+
+def test_contrasts_are_orthogonal_and_as_wide_as_a_ratio() -> None:
+    products = duel_cost.CONTRASTS @ duel_cost.CONTRASTS.T
+    assert products == pytest.approx(2 * np.eye(2))
+    assert duel_cost.CONTRASTS.sum(axis=1) == pytest.approx(np.zeros(2))
+
+
+def test_the_least_number_of_launches_is_the_least() -> None:
+    spread = 0.02
+    cost = duel_cost.paired("duel", noise(400, 1, between=spread / 2**0.5), 10.0, 4, half_width=0.02)
+    n = cost.needed
+    logs = np.random.default_rng(1).normal(size=n)
+    logs = (logs - logs.mean()) / logs.std(ddof=1) * spread
+    # About: the spread itself is estimated.
+    assert stats.half_width(stats.ratio_of_pairs(logs)) == pytest.approx(0.02, rel=0.15)
+    assert cost.time_s == 10.0 * n
+
+
+def test_spread_that_is_not_known_or_too_large_gives_no_time() -> None:
+    assert duel_cost.least(lambda _: math.nan, 0.02) == 0
+    assert duel_cost.paired("duel", noise(0, 2), 10.0, 4, 0.02).time_s == math.inf
+    assert duel_cost.one_run("one", noise(0, 2), 10.0, 0.2, 0.02).time_s == math.inf
+
+
+def test_equal_launches_are_rarely_called_different() -> None:
+    cost = duel_cost.paired("duel", noise(200, 4, between=0.02, within=0.01), 10.0, 4, 0.02)
+    assert cost.contrasts == 100
+    assert cost.false <= 12
+
+
+def test_blocks_of_one_run_mistake_the_launch_for_the_contestant() -> None:
+    times = noise(50, 10, between=0.02, within=0.005)
+    cost = duel_cost.one_run("one run of each", times, 30.0, 0.2, 0.02)
+    assert cost.contrasts == 100
+    assert cost.false > 60
+    # 24 s of start-up, and three times so many blocks.
+    assert cost.time_s == pytest.approx(24 + 3 * cost.needed * 0.2)
+
+
+def test_a_drift_between_groups_is_taken_for_a_difference() -> None:
+    size, cycles = 4, 5
+    times = noise(size * cycles, 1, between=0.001)
+    slower = times * np.array([1.0, 1.1, 1.2])[:, None, None]
+    assert duel_cost.in_turn("A, B, C", times, 10.0, size, 0.02).false <= 2
+    drifted = duel_cost.in_turn("A, B, C", slower, 10.0, size, 0.02)
+    assert drifted.false == drifted.contrasts == 2 * cycles
+    assert drifted.needed > 2
+
+
+def test_the_duel_must_be_quicker_than_all_but_one_run_of_each() -> None:
+    def found(duel_s: float) -> list[Cost]:
+        times = {"duel": duel_s, "relaunch": 100.0, "A, then B, then C": 300.0, "one run of each": 10.0}
+        return [Cost(name, 8, 4, seconds, 0, 4) for name, seconds in times.items()]
+
+    *rows, good = duel_cost.lines(found(50.0), 0.02)
+    assert good.value == "2.00 times"
+    assert good.holds
+    assert rows[-1].value == "10 s (4 blocks)"
+    assert duel_cost.lines(found(150.0), 0.02)[-1].holds is False
+    assert duel_cost.lines(found(math.inf), 0.02)[-1].holds is False

@@ -1,0 +1,72 @@
+"""The sensitivity check: the slow-down that is planted, and how tries are counted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from analysis.estimate import Estimate
+from benches.checks import duels, sensitivity
+from benches.checks.sensitivity import TARGETS, Job, Try
+from benches.checks.slowed import slow_down, slowed
+from benches.workloads.train import bare_model
+
+FIVE = Job("mlp", TARGETS[0], 30)
+
+
+def tries(*found: tuple[str, float], job: Job = FIVE) -> list[Try]:
+    return [Try(job, verdict, took_s, 4) for verdict, took_s in found]
+
+
+def test_a_slowed_model_computes_what_the_model_does() -> None:
+    case = duels.contestant().case
+    plain, slow = bare_model(case, torch.device("cpu")), bare_model(slow_down(case, 3), torch.device("cpu"))
+    x = torch.ones(2, 1, 8, 8)
+    assert torch.equal(plain(x), slow(x))
+    assert [p.shape for p in slow.parameters()] == [p.shape for p in plain.parameters()]
+    assert not list(slow.buffers())
+
+
+def test_the_products_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    multiply = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda *args, **kwargs: calls.append(1) or multiply(*args, **kwargs))
+    slowed("benches.workloads.models:mlp", {"depth": 2}, 7)(torch.ones(1, 64))
+    assert len(calls) == 7
+
+
+def test_products_are_chosen_by_what_the_probe_took() -> None:
+    assert sensitivity.products_for(5, probe=60, ratio=1.10) == 30
+    assert sensitivity.products_for(2, probe=60, ratio=1.10) == 12
+    assert sensitivity.products_for(0.001, probe=60, ratio=1.10) == 1
+
+
+def test_contestants_differ_in_products_alone() -> None:
+    plain, slow = sensitivity.contestants("mlp", [0, 30])
+    assert plain.case.model.kwargs["products"] == 0
+    assert slow_down(duels.contestant(block_steps=50).case, 30).id == slow.case.id
+
+
+def test_more_than_was_planned_is_no_fair_try() -> None:
+    def ratio(value: float) -> Estimate:
+        return Estimate(value, value - 0.01, value + 0.01, 0.95, 5, "ratio")
+
+    assert sensitivity.planted(FIVE, ratio(1.057)).holds
+    assert sensitivity.planted(FIVE, ratio(1.040)).holds
+    assert sensitivity.planted(FIVE, ratio(1.058)).holds is False
+
+
+def test_a_slow_down_is_found_by_the_right_word_in_time() -> None:
+    found = tries(("slower", 100), ("slower", 180), ("slower", 181), ("faster", 50), ("inconclusive", 100))
+    assert [one.found for one in found] == [True, True, False, False, False]
+
+
+def test_the_bar_is_a_share_of_the_tries_that_there_were() -> None:
+    slower, not_found = ("slower", 100.0), ("inconclusive", 180.0)
+    assert sensitivity.line(FIVE, tries(*[slower] * 18, *[not_found] * 2)).holds
+    assert sensitivity.line(FIVE, tries(*[slower] * 17, *[not_found] * 3)).holds is False
+    short = sensitivity.line(FIVE, tries(*[slower] * 3))
+    assert (short.n, short.value, short.holds) == (3, "3 of 3", True)
+    assert sensitivity.line(FIVE, []).holds is False
+    other = Job("resnet18_64", TARGETS[0], 30)
+    assert sensitivity.line(other, tries(not_found, job=other)).holds is None

@@ -1,0 +1,187 @@
+"""Duels of real ranks: who ran when, what each record says of it, and what becomes of the others when one dies."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from running import Silent, make_case, open_cases
+
+from benches import rankenv, record
+from benches.control import CONTROL
+from benches.driver import Driver
+from benches.folder import StudyFolder
+from benches.heat import PROGRESS
+from benches.record import Header
+from benches.schedule import Turn, orders
+from benches.spec import Case
+from launchers.processes import members
+from launchers.supervise import StopFlag
+from launchers.tools import Tools
+
+pytestmark = pytest.mark.timeout(300)
+CELLS = [("ddp", "gloo"), ("horovod", "gloo"), ("horovod", "mpi")]
+ROUNDS = 3
+
+
+class Told(Silent):
+    """Progress that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def told(self, text: str) -> None:
+        self.texts.append(text)
+
+
+class Killer(Told):
+    """Kills rank 1 of a launch, or its agent, once that launch has run a block and is stopped."""
+
+    def __init__(self, victim: Turn, agent: bool) -> None:
+        super().__init__()
+        self.victim, self.agent, self.done = victim, agent, False
+
+    def ticked(self, turn: Turn, said: dict[str, Any], waiting: int) -> None:
+        if self.done or turn == self.victim or said.get("phase") != "timing" or said["block"] < 1:
+            return
+        for process in psutil.process_iter():
+            if self._is_victim(process):
+                (process.parent() if self.agent else process).kill()
+                self.done = True
+
+    def _is_victim(self, process: psutil.Process) -> bool:
+        try:
+            if process.status() != psutil.STATUS_STOPPED:
+                return False
+            ours = any(f"/launches/{self.victim.contestant.key}/" in word for word in process.cmdline())
+            return ours and rankenv.rank(process.environ()) == 1
+        except psutil.Error:
+            return False
+
+
+def duel(folder: StudyFolder, turns: Sequence[Turn], progress: Silent) -> list[Header]:
+    with Driver(folder, Tools(), progress, StopFlag()) as driver:
+        return driver.launch(turns)
+
+
+def pair(**changes: Any) -> list[Case]:
+    """Two of the cheapest contestants."""
+    return [make_case("ddp", "gloo", 1, seed=seed, **changes) for seed in (1, 2)]
+
+
+@pytest.mark.horovod
+def test_three_cells_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: list[str]) -> None:
+    cases = [make_case(*cell, 2) for cell in CELLS]
+    folder, turns = open_cases(cases, tmp_path, monkeypatch, rounds=ROUNDS)
+    headers = duel(folder, turns, Silent())
+    assert [(header.status, header.reason) for header in headers] == [("ok", None)] * 3
+    assert [header.case_id for header in headers] == [case.id for case in cases]
+    order = orders(3, ROUNDS, f"{folder.study.hash} 0")
+    keys = {turn.contestant.key for turn in turns}
+    for index, header in enumerate(headers):
+        assert [block.place for block in header.blocks] == [row.index(index) for row in order]
+        assert all(block.parked_s > 0 for block in header.blocks)
+        assert set(header.beside) == keys - {turns[index].contestant.key}
+        assert [len(of_rank) for of_rank in header.load] == [ROUNDS, ROUNDS]
+        assert all(load.own_s > 0 and 0 < load.wall_s < 60 for of_rank in header.load for load in of_rank)
+    for turn in turns:
+        out = folder.launch(turn.contestant, 0)
+        assert not (out / CONTROL).exists()
+        assert (out / PROGRESS).exists()
+        timed = [row for row in record.read_samples(out).to_pylist() if row["kind"] == "step"]
+        assert {row["block"] for row in timed} == set(range(ROUNDS))
+        assert len(timed) == 2 * ROUNDS * turn.case.block_steps, "the untimed steps are no samples"
+    assert not any(members(token) for token in tokens)
+
+
+def test_whoever_waits_is_stopped_for_as_long_as_the_other_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, turns = open_cases(pair(block_steps=100), tmp_path, monkeypatch, rounds=4)
+    headers = duel(folder, turns, Silent())
+    done = [0, 0]
+    since_s = [0.0, 0.0]
+    for index in chain.from_iterable(orders(2, 4, f"{folder.study.hash} 0")):
+        assert headers[index].blocks[done[index]].parked_s >= since_s[index]
+        since_s[index] = 0.0
+        since_s[1 - index] += headers[index].load[0][done[index]].wall_s
+        done[index] += 1
+    assert done == [4, 4]
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize("agent", [False, True], ids=["rank", "agent"])
+def test_one_that_is_killed_while_it_is_parked_fails_alone(
+    agent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: list[str]
+) -> None:
+    cases = [make_case(*cell, 2) for cell in CELLS[:2]]
+    folder, turns = open_cases(cases, tmp_path, monkeypatch, rounds=6)
+    progress = Killer(turns[1], agent)
+    other, victim = duel(folder, turns, progress)
+    assert progress.done
+    assert (victim.status, victim.blocks) == ("failed", [])
+    assert str(victim.reason).startswith("rank 1: ")
+    assert agent or victim.reason == "rank 1: killed by SIGKILL in timing"
+    assert (other.status, len(other.blocks)) == ("ok", 6)
+    assert not any(members(token) for token in tokens)
+
+
+def test_those_without_memory_run_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benches.heat.psutil.virtual_memory", lambda: SimpleNamespace(available=0, total=1))
+    folder, turns = open_cases(pair(), tmp_path, monkeypatch, rounds=2)
+    progress = Told()
+    headers = duel(folder, turns, progress)
+    assert [(header.status, header.case_id) for header in headers] == [("ok", turn.case.id) for turn in turns]
+    assert all(header.beside == [] for header in headers)
+    assert {block.parked_s for header in headers for block in header.blocks} == {0.0}
+    assert progress.texts == ["too little memory for all at once: ddp/gloo 1 run after the others"]
+
+
+class Interrupter(Silent):
+    """Presses Ctrl-C at one moment."""
+
+    def __init__(self, at: str) -> None:
+        self.at, self.stop = at, StopFlag()
+
+    def started(self, *_: object) -> None:
+        self._perhaps("before the first start")
+
+    def ticked(self, turn: Turn, said: dict[str, Any], waiting: int) -> None:
+        self._perhaps("while the first starts")
+        if said.get("phase") == "timing":
+            self._perhaps("in a block")
+
+    def _perhaps(self, moment: str) -> None:
+        if moment == self.at and not self.stop.signals:
+            self.stop.signals.append(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("at", "records"),
+    [
+        ("before the first start", []),
+        ("while the first starts", ["interrupted"]),
+        ("in a block", ["interrupted", "interrupted"]),
+    ],
+)
+def test_a_study_is_interrupted(
+    at: str, records: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: list[str]
+) -> None:
+    # So that the second one waits for the first.
+    monkeypatch.setattr("benches.driver.cores", lambda: 0)
+    folder, turns = open_cases(pair(), tmp_path, monkeypatch, rounds=50)
+    progress = Interrupter(at)
+    with Driver(folder, Tools(), progress, progress.stop) as driver:
+        assert driver.run() is False
+    outs = [folder.launch(turn.contestant, 0) for turn in turns]
+    found = [record.read(out) for out in outs if (out / record.HEADER).exists()]
+    assert [header.status for header in found] == records
+    assert {header.reason for header in found} <= {"interrupted by SIGINT"}
+    assert not any(members(token) for token in tokens)
+    assert not any((out / CONTROL).exists() for out in outs)

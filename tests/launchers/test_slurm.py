@@ -1,0 +1,283 @@
+"""Slurm: the batch script and the steps, line by line; hostile words; and Horovod's rendezvous without horovodrun."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from benches.errors import UserError
+from benches.spec import build
+from launchers import slurm
+from launchers.rendezvous import Store
+from launchers.slurm import Allocation, Container, SlurmSpec
+from launchers.spec import Command, LaunchSpec
+from launchers.tools import Tools
+
+HOSTILE = ("a b", "it's", '"$(touch x)"', "`id`", "new\nline", "", "a;b&c|d", "\\", "*", "~", "é", "!x", "#y")
+SITE = Allocation(("n1", "n2", "n3"), 64, "000000ff00")
+RANK = ["py", "-m", "benches.worker", "it's a case.yaml"]
+
+
+def spec(**changes: object) -> LaunchSpec:
+    content: dict[str, object] = {
+        "python": "py",
+        "args": ("-m", "benches.worker", "it's a case.yaml"),
+        "nodes": 2,
+        "ranks_per_node": 8,
+        "cwd": "/home/x y",
+        "env": {"B": "$(id) 'q'\n"},
+    }
+    return LaunchSpec(**{**content, **changes})  # type: ignore[arg-type]
+
+
+def step(tasks: int, cpus: int, *more: str) -> list[str]:
+    return [
+        "srun",
+        "--nodes=2",
+        f"--ntasks={2 * tasks}",
+        f"--ntasks-per-node={tasks}",
+        "--distribution=block",
+        "--nodelist=n1,n2",
+        "--overlap",
+        "--mem=0",
+        f"--cpus-per-task={cpus}",
+        "--cpu-bind=none",
+        *more,
+        "--kill-on-bad-exit=1",
+        "--export=ALL",
+    ]
+
+
+def test_script_line_by_line() -> None:
+    asked = SlurmSpec(
+        partition="gpu,debug",
+        account="proj_1",
+        qos="high",
+        gres="gpu:a100:8",
+        constraint="(a100&ib)|h100",
+        time="1-02:00:00",
+        cpus_per_node=64,
+        modules=("cuda/12.4", "it's"),
+        setup=(". venv/bin/activate", 'export A="$B"'),
+    )
+    driver = ("python", "-m", "benches", "run", "study.name=it's $(id)")
+    assert slurm.batch_script(asked, "scaling", 4, driver, "/home/x y").splitlines() == [
+        "#!/bin/bash",
+        "#SBATCH --job-name=ringduel-scaling",
+        "#SBATCH --nodes=4",
+        "#SBATCH --partition=gpu,debug",
+        "#SBATCH --account=proj_1",
+        "#SBATCH --qos=high",
+        "#SBATCH --gres=gpu:a100:8",
+        "#SBATCH --constraint=(a100&ib)|h100",
+        "#SBATCH --time=1-02:00:00",
+        "#SBATCH --exclusive",
+        "#SBATCH --mem=0",
+        "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --cpus-per-task=64",
+        "#SBATCH --signal=B:TERM@120",
+        "#SBATCH --requeue",
+        "#SBATCH --open-mode=append",
+        "",
+        "module load cuda/12.4",
+        "module load 'it'\"'\"'s'",
+        ". venv/bin/activate",
+        'export A="$B"',
+        "cd -- '/home/x y' || exit 2",
+        "exec python -m benches run 'study.name=it'\"'\"'s $(id)'",
+    ]
+
+
+def test_what_is_not_asked_for_is_not_in_the_script() -> None:
+    text = slurm.batch_script(SlurmSpec(exclusive=False), "s", 1, ("true",), "/")
+    asked = [line.split()[1].split("=")[0] for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert asked == ["--job-name", "--nodes", "--mem", "--ntasks-per-node", "--signal", "--requeue", "--open-mode"]
+
+
+def test_the_driver_of_the_script_gets_its_words_unchanged(tmp_path: Path) -> None:
+    folder = tmp_path / "it's $(here)\n"
+    folder.mkdir()
+    show = (sys.executable, "-c", "import json,os,sys; print(json.dumps([sys.argv[1:], os.getcwd()]))", *HOSTILE)
+    text = slurm.batch_script(SlurmSpec(), "s", 1, show, str(folder))
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=30, check=True)
+    assert json.loads(done.stdout) == [list(HOSTILE), str(folder)]
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["partition", "account", "qos", "gres", "constraint", "time", "reservation"])
+@pytest.mark.parametrize("value", ["a b", "a\n#SBATCH --uid=0", "$(id)", "it's", 'a"b', "a#b", "`id`", "a\\b"])
+def test_a_value_that_sbatch_would_read_in_its_own_way_is_refused(key: str, value: str) -> None:
+    with pytest.raises(UserError) as error:
+        slurm.batch_script(build(SlurmSpec, {key: value}), "s", 1, ("true",), "/")
+    assert str(error.value).startswith(f"cluster.slurm.{key}={value!r}: takes letters")
+    assert "\n" not in str(error.value)
+
+
+def test_ddp_is_one_torchrun_on_each_node() -> None:
+    command = slurm.torchrun_step(spec(), SlurmSpec(), SITE)
+    assert (command.env, command.cwd) == (spec().env, "/home/x y")
+    assert list(command.argv) == [
+        *step(1, 64),
+        "--mpi=none",
+        *("sh", "-c", 'exec "$0" -m torch.distributed.run --node-rank="$SLURM_NODEID" "$@"', "py"),
+        "--nnodes=2",
+        "--rdzv-backend=static",
+        f"--rdzv-endpoint=n1:{20000 + 0xFF}",
+        "--rdzv-id=000000ff00",
+        "--nproc-per-node=8",
+        "--max-restarts=0",
+        "--no-python",
+        *RANK,
+    ]
+
+
+def test_mpi_ranks_are_sruns_own_tasks() -> None:
+    command = slurm.mpi_step(spec(), SlurmSpec(gres="gpu:8"), SITE, "openmpi5")
+    assert command.env == {"OMPI_MCA_mpi_yield_when_idle": "0", **spec().env}
+    assert list(command.argv) == [*step(8, 8, "--gres=gpu:8", "--gpu-bind=none"), "--mpi=pmix", *RANK]
+    assert "--mpi=pmi2" in slurm.mpi_step(spec(), SlurmSpec(), SITE, "mpich").argv
+
+
+def test_a_step_has_a_core_for_each_task_at_least() -> None:
+    few = Allocation(SITE.hosts, 4, SITE.token)
+    assert "--cpus-per-task=1" in slurm.mpi_step(spec(), SlurmSpec(), few, "openmpi5").argv
+
+
+def test_horovod_over_gloo_has_its_rendezvous_around_srun() -> None:
+    command = slurm.horovod_gloo_step(spec(), SlurmSpec(), SITE)
+    words = list(command.argv)
+    assert words[:7] == [sys.executable, "-S", "-I", str(slurm.RENDEZVOUS), "n1", "2", "8"]
+    assert words[7:-7] == [*step(8, 8), "--mpi=none"]
+    assert words[-7:-5] == ["sh", "-c"]
+    assert 'HOROVOD_RANK="$SLURM_PROCID"' in words[-5]
+    assert words[-4:] == RANK
+    assert command.env == {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo", **spec().env}
+
+
+@pytest.mark.parametrize("make", [slurm.torchrun_step, slurm.horovod_gloo_step])
+def test_containers(make: object) -> None:
+    assert callable(make)
+    pyxis = Container(runtime="pyxis", image="nvcr.io#nvidia/pytorch:24.07", mounts=("/a b:/c", "/d:/d"))
+    words = make(spec(), SlurmSpec(container=pyxis), SITE).argv
+    at = words.index("--container-image=nvcr.io#nvidia/pytorch:24.07")
+    assert words[at + 1 : at + 3] == ("--container-mounts=/a b:/c,/d:/d", "--container-workdir=/home/x y")
+    apptainer = Container(runtime="apptainer", image="/my images/x.sif", mounts=("/a b:/c",))
+    words = make(spec(), SlurmSpec(container=apptainer, gres="gpu:8"), SITE).argv
+    at = words.index("apptainer")
+    assert words[at : at + 7] == ("apptainer", "exec", "--nv", "--bind", "/a b:/c", "/my images/x.sif", "sh")
+
+
+def test_slurm_without_pmix() -> None:
+    slurm.check_pmix(
+        "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4\n"
+    )
+    with pytest.raises(UserError, match=r"^cluster.launcher=srun: this Slurm has no pmix; install libpmix2 .*=mpirun$"):
+        slurm.check_pmix("MPI plugin types are...\n\tcray_shasta\n\tnone\n\tpmi2\n")
+
+
+def test_unknown_partition() -> None:
+    slurm.check_partition(SlurmSpec(), "")
+    slurm.check_partition(SlurmSpec(partition="gpu,debug"), "debug\ngpu\ngpu\n")
+    with pytest.raises(UserError, match=r"^cluster.slurm.partition=gpus: unknown; choices: debug, gpu$"):
+        slurm.check_partition(SlurmSpec(partition="debug,gpus"), "debug\ngpu\n")
+
+
+@pytest.fixture
+def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for srun that starts the tasks of all nodes here, with the variables that Slurm sets."""
+    (tmp_path / "srun").write_text(
+        f"#!{sys.executable}\n"
+        "import os, subprocess, sys\n"
+        "words = sys.argv[1:]\n"
+        "options = [words.pop(0) for _ in range(next(k for k, w in enumerate(words) if not w.startswith('--')))]\n"
+        "def number(name): return int(next(o for o in options if o.startswith(name + '=')).split('=')[1])\n"
+        "n, nodes = number('--ntasks-per-node'), number('--nodes')\n"
+        "def start(k):\n"
+        "    env = dict(SLURM_PROCID=k, SLURM_NTASKS=nodes * n, SLURM_LOCALID=k % n, SLURM_NTASKS_PER_NODE=n,\n"
+        "               SLURM_NODEID=k // n, SLURM_NNODES=nodes, SLURMD_NODENAME=f'n{k // n}')\n"
+        "    return subprocess.Popen(words, env={**os.environ, **{a: str(b) for a, b in env.items()}})\n"
+        "codes = [task.wait() for task in [start(k) for k in range(nodes * n)]]\n"
+        "sys.exit(max(codes))\n"
+    )
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path
+
+
+def run(command: Command) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["sh", "-c", command.text()], capture_output=True, text=True, timeout=120)
+
+
+def test_words_of_a_step_arrive_unchanged(srun: Path, tmp_path: Path) -> None:
+    show = ("-c", "import json,os,sys; print(json.dumps([os.environ['HOROVOD_RANK'], sys.argv[1:]]))", *HOSTILE)
+    wanted = spec(python=sys.executable, args=show, nodes=1, ranks_per_node=2, cwd=str(tmp_path))
+    done = run(slurm.horovod_gloo_step(wanted, SlurmSpec(), Allocation(("localhost",), 2, SITE.token)))
+    assert sorted(map(json.loads, done.stdout.splitlines())) == [["0", list(HOSTILE)], ["1", list(HOSTILE)]]
+
+
+def test_a_name_that_resolves_to_loopback_is_told() -> None:
+    words = (sys.executable, "-S", "-I", str(slurm.RENDEZVOUS), "localhost", "2", "1", "true")
+    done = run(Command(words))
+    assert done.returncode == 2
+    assert done.stderr.startswith("localhost: resolves to 127.0.0.1, at which no other node reaches it")
+
+
+@pytest.mark.parametrize(("line", "status"), [("exit 3", 3), ("kill -9 $$", 137), ("exit 0", 0)])
+def test_the_rendezvous_ends_as_its_command_does(line: str, status: int) -> None:
+    words = (sys.executable, "-S", "-I", str(slurm.RENDEZVOUS), "localhost", "1", "1", "sh", "-c", line)
+    assert run(Command(words)).returncode == status
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store(nodes=2, ranks_per_node=1) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def test_a_scope_is_emptied_when_all_its_ranks_are_done(store: Store) -> None:
+    def ask(method: str, path: str, value: bytes | None = None) -> bytes | int:
+        url = f"http://127.0.0.1:{store.server_address[1]}{path}"
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, value, method=method), timeout=10) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    assert ask("GET", "/global/0_1") == 404
+    assert ask("PUT", "/global/0_1", b"\0binary") == b""
+    assert ask("PUT", "/local_n1/x", b"y") == b""
+    assert ask("GET", "/global/0_1") == b"\0binary"
+    ask("DELETE", "/global/0")
+    assert ask("GET", "/global/0_1") == b"\0binary"
+    ask("DELETE", "/global/1")
+    assert ask("GET", "/global/0_1") == 404
+    ask("DELETE", "/local_n1/0")
+    assert ask("GET", "/local_n1/x") == 404
+
+
+@pytest.mark.horovod
+def test_horovod_starts_twice_over_our_rendezvous(srun: Path, tmp_path: Path) -> None:
+    if not Tools().packages(sys.executable).horovod:
+        pytest.skip("no Horovod here")
+    (tmp_path / "rank.py").write_text(
+        "import torch, horovod.torch as hvd\n"
+        "for _ in range(2):\n"
+        "    hvd.init()\n"
+        "    print('sum', hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum).item(), flush=True)\n"
+        "    hvd.shutdown()\n"
+    )
+    env = {"HOROVOD_GLOO_IFACE": "lo", "OMP_NUM_THREADS": "1"}
+    args = (str(tmp_path / "rank.py"),)
+    wanted = spec(python=sys.executable, args=args, nodes=1, ranks_per_node=2, cwd="/", env=env)
+    done = run(slurm.horovod_gloo_step(wanted, SlurmSpec(), Allocation(("localhost",), 2, SITE.token)))
+    assert done.stdout.split() == ["sum", "3.0"] * 4, done.stderr

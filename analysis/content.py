@@ -7,11 +7,12 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from analysis import grids, headline, method, plots, words
-from analysis.document import Bullets, Code, Document, Paragraph, Part, Picture, Section
+from analysis import beyond, decision, grids, headline, method, plots, words
+from analysis.document import Bullets, Code, Document, Folded, Paragraph, Part, Picture, Section
 from analysis.grids import Column, Grid
 from analysis.marks import MEANINGS
 from analysis.rows import Row, Summary
+from benches.spec import dump
 
 MOST_WARNINGS = 50
 PER_RANK = ("ranks",)
@@ -21,27 +22,71 @@ PER_RANK = ("ranks",)
 def build(summary: Summary) -> Document:
     """The report of a study."""
     study = summary.records.study
-    return Document(f"Ringduel: {study.name}", [section for section in _sections(summary) if section.parts])
+    sections = [section for section in _sections(summary) if section.parts]
+    return Document(f"Ringduel: {study.name}", sections, about(summary))
+
+
+def about(summary: Summary) -> str:
+    """Where and when it was measured, in one line."""
+    launches = summary.records.launches
+    headers = [header for header in summary.records.headers.values() if header.status == "ok"]
+    days = sorted({header.started_at[:10] for header in headers})
+    devices = sorted({words.clean(header.device, 60) for header in headers if header.device})
+    count = int(launches.drop_duplicates(["key", "launch"])["status"].ne("missing").sum())
+    parts = [
+        f"{len(summary.rows)} contestants, {count} launches",
+        *([f"on {'; '.join(devices)}"] if devices else []),
+        *([words.clean(days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}", 30)] if days else []),
+    ]
+    return ", ".join(parts)
 
 
 def _sections(summary: Summary) -> Iterator[Section]:
-    yield Section("Verdict", [Bullets(headline.lines(summary))])
-    yield Section("Results", [*_tables(summary), *_pictures(summary)])
-    yield Section("Steps", _steps(summary))
-    yield Section("All-reduce", _curves(summary))
-    yield Section("Comparisons", [grids.comparisons(summary)] if summary.comparisons else [])
-    yield Section("Failures", [grids.failures(summary)] if summary.failures else [])
-    yield Section("Warnings", _warnings(summary))
+    yield Section("Decision", _decision(summary))
+    yield Section("Evidence", _evidence(summary))
+    yield Section("Why", _curves(summary))
+    yield Section("What would change it", [Bullets(found)] if (found := decision.changes(summary)) else [])
+    yield Section("Caveats and warnings", [*_failures(summary), *_warnings(summary)])
+    yield Section("Beyond speed", [grid] if (grid := beyond.grid(summary)).rows else [])
     yield Section("Method", [Paragraph(text) for text in method.paragraphs(summary)])
-    yield Section("Provenance", [provenance(summary)])
-    yield Section("Reproduce", _commands(summary))
+    yield Section("Provenance", [provenance(summary), *_configs(summary), *_commands(summary)])
+
+
+def _decision(summary: Summary) -> list[Part]:
+    decided = [decision.grid(summary)] if summary.questions else []
+    return [*decided, Bullets([*headline.headlines(summary), *headline.noise_lines(summary)])]
+
+
+def _evidence(summary: Summary) -> list[Part]:
+    return [*_tables(summary), *_pictures(summary), *_comparisons(summary), *_steps(summary)]
+
+
+def _comparisons(summary: Summary) -> list[Part]:
+    return [grids.comparisons(summary)] if summary.comparisons else []
+
+
+def _failures(summary: Summary) -> list[Part]:
+    return [grids.failures(summary)] if summary.failures else []
+
+
+def _configs(summary: Summary) -> list[Part]:
+    """Every case in full, to be unfolded."""
+    cases = {row.case_id: row for row in summary.rows}
+    title = "{} ({}), {}: its whole case, {}"
+    return [
+        Folded(
+            title.format(row.title, ", ".join(filter(None, row.group)), words.ranks(row.world_size), case_id),
+            [Code(dump(row.case))],
+        )
+        for case_id, row in cases.items()
+    ]
 
 
 def _tables(summary: Summary) -> list[Part]:
     tables: list[Part] = [grids.contestants(summary, group) for group in summary.groups()]
     carried = {mark for row in summary.rows for mark in row.marks}
     meanings = [f"{mark}: {meaning}" for mark, meaning in MEANINGS.items() if mark in carried]
-    return [*tables, Bullets([*grids.LEGEND, *meanings])]
+    return [*tables, Bullets([*grids.LEGEND, *meanings], quiet=True)]
 
 
 def _pictures(summary: Summary) -> list[Part]:
@@ -54,7 +99,7 @@ def _pictures(summary: Summary) -> list[Part]:
 
 def _steps(summary: Summary) -> list[Part]:
     measured = [rows for group in summary.groups() if (rows := [row for row in group if row.ranked])]
-    return [*map(grids.steps, measured), Bullets(list(grids.STEPS_LEGEND))] if measured else []
+    return [*map(grids.steps, measured), Bullets(list(grids.STEPS_LEGEND), quiet=True)] if measured else []
 
 
 def _curves(summary: Summary) -> list[Part]:
@@ -63,7 +108,7 @@ def _curves(summary: Summary) -> list[Part]:
         return []
     shown = "Bus bandwidth of the all-reduce against the size of its message, one line a contestant."
     picture = Picture("allreduce", plots.curves(summary), shown)
-    return [*tables, Bullets(list(grids.CURVE_LEGEND)), picture]
+    return [*tables, Bullets(list(grids.CURVE_LEGEND), quiet=True), picture]
 
 
 def _warnings(summary: Summary) -> list[Part]:
@@ -84,7 +129,7 @@ def provenance(summary: Summary) -> Grid:
     known = sum(case_id in summary.records.headers for case_id in rows)
     columns = [Column("what"), Column("value"), Column("contestants")]
     cells = [[words.clean(k, 80), words.clean(v, 300), _whose(whose, known)] for (k, v), whose in found.items()]
-    return Grid("", columns, cells)
+    return Grid("Where it was measured, and with what", columns, cells)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.grids import Grid
@@ -18,6 +20,8 @@ class Paragraph:
 @dataclass(frozen=True)
 class Bullets:
     items: Sequence[str]
+    quiet: bool = False
+    """A legend, smaller than the text."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,19 @@ class Picture:
     figure: Figure
     alternative: str
     """What it shows, in words, for those who do not see it."""
+    data: pd.DataFrame | None = None
+    """What is behind it where no table of the report is."""
 
 
-Part = Paragraph | Bullets | Code | Picture | Grid
+@dataclass(frozen=True)
+class Folded:
+    """Shown on demand, and only where a format can fold."""
+
+    title: str
+    parts: Sequence[Part]
+
+
+Part = Paragraph | Bullets | Code | Picture | Grid | Folded
 
 
 @dataclass(frozen=True)
@@ -45,12 +59,27 @@ class Section:
     title: str
     parts: Sequence[Part]
 
+    @property
+    def slug(self) -> str:
+        """Names its place in a page and its files: `what-would-change-it`."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
 
 @dataclass(frozen=True)
 class Document:
     title: str
     sections: Sequence[Section]
+    about: str = ""
+    """One line under the title."""
 
     def pictures(self) -> list[Picture]:
         """Every picture, in order."""
         return [part for section in self.sections for part in section.parts if isinstance(part, Picture)]
+
+    def tables(self) -> dict[str, Grid]:
+        """Every table by a name of its own: `evidence-1`."""
+        return {
+            f"{section.slug}-{number}": grid
+            for section in self.sections
+            for number, grid in enumerate([part for part in section.parts if isinstance(part, Grid)], start=1)
+        }

@@ -59,6 +59,12 @@ class Grid:
     sections: frozenset[int] = field(default_factory=frozenset)
     """Rows before which a line is drawn."""
 
+    @property
+    def named(self) -> int:
+        """Place of the column that names a row."""
+        titles = [column.title for column in self.columns]
+        return titles.index("contestant") if "contestant" in titles else 0
+
 
 def contestants(summary: Summary, group: Sequence[Row]) -> Grid:
     """One row a contestant of one table; see `Summary.groups`."""
@@ -181,7 +187,7 @@ def failures(summary: Summary) -> Grid:
         ]
         for failure in summary.failures
     ]
-    return Grid("", [Column(title) for title in columns], rows)
+    return Grid("Launches that failed", [Column(title) for title in columns], rows)
 
 
 def parity_error(failure: Failure) -> str:
@@ -206,7 +212,7 @@ def steps(rows: Sequence[Row]) -> Grid:
         for row in rows
     ]
     columns = [Column("ranks", "right"), Column("contestant"), *(Column(f"{name}, ms") for name in names)]
-    return Grid(_title(rows), [*columns, Column("sd within"), Column("sd between")], cells)
+    return Grid(f"Steps of {_title(rows)}", [*columns, Column("sd within"), Column("sd between")], cells)
 
 
 def comparisons(summary: Summary) -> Grid:
@@ -230,4 +236,4 @@ def comparisons(summary: Summary) -> Grid:
                 words.verdict(found) + "".join(f" [{mark}]" for mark in found.marks),
             ]
         )
-    return Grid("", [Column(title) for title in columns], rows)
+    return Grid("Comparisons", [Column(title) for title in columns], rows)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from analysis import words
-from analysis.document import Bullets, Code, Document, Paragraph, Part, Picture
+from analysis.document import Bullets, Code, Document, Folded, Paragraph, Part, Picture
 from analysis.grids import Grid
 
 # Markup, formulas, mentions, issue numbers; _ unless inside a word; : before text (bare links, emoji); www.; a bullet.
@@ -19,7 +19,7 @@ def render(document: Document) -> str:
     lines = [f"# {escape(document.title)}"]
     for section in document.sections:
         lines.append(f"## {escape(section.title)}")
-        lines += [render_part(part) for part in section.parts]
+        lines += [render_part(part) for part in section.parts if not isinstance(part, Folded)]
     return "\n\n".join(lines) + "\n"
 
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import matplotlib
-
-from analysis import content, export, markdown, summary, table
+from analysis import content, drawing, export, html, latex, markdown, summary, table
 from analysis.document import Document
 from analysis.rows import Summary
 from benches.errors import UserError
-
-PNG_DPI = 150
 
 Files = dict[str, bytes]
 """Contents by file name."""
 
 
-def write(study_folder: Path, out: Path, formats: Sequence[str] = ("md", "csv")) -> list[Path]:
+def write(study_folder: Path, out: Path, formats: Sequence[str] = ("html", "md", "csv", "latex")) -> list[Path]:
     """Write the report of a study into folder `out` and return its files, the readable one first.
 
     Raises UserError for a folder that is no study, a format that there is not, or a folder that cannot be written.
@@ -49,18 +44,28 @@ def _markdown(reduced: Summary, document: Document) -> Files:
     files = {"report.md": markdown.render(document).encode()}
     for picture in document.pictures():
         for kind in ("svg", "png"):
-            buffer = io.BytesIO()
-            # Without a date, and with ids that do not vary, the same records give the same bytes.
-            with matplotlib.rc_context({"svg.hashsalt": picture.name}):
-                metadata = {"Date": None} if kind == "svg" else {}
-                picture.figure.savefig(buffer, format=kind, dpi=PNG_DPI, metadata=metadata)
-            files[f"{picture.name}.{kind}"] = buffer.getvalue()
+            files[f"{picture.name}.{kind}"] = drawing.draw(picture, kind)
     return files
 
 
+def _html(reduced: Summary, document: Document) -> Files:
+    return {"report.html": html.render(document).encode()}
+
+
 def _csv(reduced: Summary, document: Document) -> Files:
-    return {f"{name}.csv": export.to_csv(frame).encode() for name, frame in export.frames(reduced).items()}
+    behind = {picture.name: picture.data for picture in document.pictures() if picture.data is not None}
+    frames = export.frames(reduced) | behind
+    return {f"{name}.csv": export.to_csv(frame).encode() for name, frame in frames.items()}
 
 
-FORMATS: dict[str, Callable[[Summary, Document], Files]] = {"md": _markdown, "csv": _csv}
+def _latex(reduced: Summary, document: Document) -> Files:
+    return {f"{name}.tex": latex.render(grid).encode() for name, grid in document.tables().items()}
+
+
+FORMATS: dict[str, Callable[[Summary, Document], Files]] = {
+    "html": _html,
+    "md": _markdown,
+    "csv": _csv,
+    "latex": _latex,
+}
 """What makes the files of each format."""

@@ -87,7 +87,7 @@ class Agent:
             os.read(self.wake, 4096)
         if self.rank in ready:
             self._listen_to_rank()
-        if self.driver in ready:
+        if self.driver is not None and self.driver in ready:
             self._listen_to_driver()
 
     def _listen_to_rank(self) -> None:
@@ -107,7 +107,6 @@ class Agent:
         try:
             text = self.driver.recv_bytes()
         except (EOFError, OSError):
-            self.driver = None
             self._give_up("the driver is gone")
             return
         self.heard = time.monotonic()
@@ -135,9 +134,15 @@ class Agent:
         return os.waitstatus_to_exitcode(status)
 
     def _give_up(self, why: str) -> None:
-        print(f"ringduel: {why}; rank {rankenv.rank()} is killed", file=sys.stderr, flush=True)
-        self.said.setdefault("error", why)
+        """Kill the rank, since nobody is there any more who would let it go on."""
         self._signal(signal.SIGKILL)
+        if self.driver is not None:
+            self.driver.close()
+            self.driver = None
+        self.said.setdefault("error", why)
+        # Standard error may be a pipe that nobody reads any more.
+        with contextlib.suppress(OSError):
+            print(f"ringduel: {why}; rank {rankenv.rank()} is killed", file=sys.stderr, flush=True)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

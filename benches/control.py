@@ -10,11 +10,11 @@ import contextlib
 import json
 import os
 import secrets
-import select
 import threading
+import time
 from collections.abc import Iterator
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge, wait
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ LEASE_S = 60.0
 PING_S = 5.0
 """Between two signs of life of the driver."""
 HANDSHAKE_S = 20.0
+ACCEPT_AGAIN_S = 0.1
 
 
 class Event(NamedTuple):
@@ -63,8 +64,10 @@ class Control:
         with contextlib.suppress(OSError), contextlib.closing(Client(self._listener.address)):
             pass
         self._listener.close()
+        self._welcome()
         for connection in self._agents.values():
             connection.close()
+        os.close(self._wake)
 
     def invite(self, out: Path, launch: str) -> None:
         """Leave in the folder of a launch what its agents need to connect."""
@@ -87,21 +90,22 @@ class Control:
 
     def wait(self, others: list[Any], timeout: float) -> Iterator[Event]:
         """Sleep until an agent speaks, one of `others` becomes readable, or the time is up; then what was said."""
-        agents = {connection.fileno(): key for key, connection in self._agents.items()}
-        ready, _, _ = select.select([self._wake, *others, *agents], [], [], timeout)
+        agents = {connection: key for key, connection in self._agents.items()}
+        ready = wait([self._wake, *others, *agents], timeout)
         for one in ready:
             if one == self._wake:
                 os.read(self._wake, 4096)
                 self._welcome()
-            elif one in agents:
-                yield self._receive(*agents[one])
+            elif isinstance(one, Connection):
+                yield self._receive(one, *agents[one])
 
-    def _receive(self, launch: str, rank: int) -> Event:
-        connection = self._agents[launch, rank]
+    def _receive(self, connection: Connection, launch: str, rank: int) -> Event:
         try:
             return Event(launch, rank, dict(json.loads(connection.recv_bytes(1 << 20))))
         except (EOFError, OSError, ValueError):
-            del self._agents[launch, rank]
+            # It may have been followed by another one of the same rank.
+            if self._agents.get((launch, rank)) is connection:
+                del self._agents[launch, rank]
             connection.close()
             return Event(launch, rank, None)
 
@@ -116,7 +120,9 @@ class Control:
             try:
                 connection = self._listener.accept()
             except OSError:
-                return
+                # Too many files, or a peer that has gone already; when the listener is closed, `_closed` is set.
+                time.sleep(ACCEPT_AGAIN_S)
+                continue
             threading.Thread(target=self._shake_hands, args=[connection], daemon=True).start()
 
     def _shake_hands(self, connection: Connection) -> None:

@@ -85,7 +85,7 @@ class Driver:
                 self.progress.told(f"{turn.contestant.name}: {header.reason}; it runs again alone")
                 tries += 1
             for _ in range(tries):
-                if header.status in ("ok", "interrupted"):
+                if header.status in ("ok", "interrupted") or self.stop.is_set():
                     break
                 self.folder.set_aside(turn.contestant, turn.launch)
                 (header,) = self.launch([turn])
@@ -105,7 +105,9 @@ class Driver:
         while left:
             with Heat(self.control, self.progress, self.stop) as heat:
                 started, rest = left, heat.start(left, make, cores())
-                started = started[: len(started) - len(rest)]
+                started = started[: len(heat.entries)]
+                if not started:
+                    break
                 heat.run(orders(len(started), self.study.rounds, f"{self.study.hash} {started[0].launch}"))
                 found |= {id(turn): header for turn, header in zip(started, heat.finish(), strict=True)}
             if rest and not self.stop.is_set():

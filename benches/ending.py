@@ -22,6 +22,13 @@ def exits(out: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in paths]
 
 
+def lost_rank(out: Path, rank: int | None, phase: str | None) -> str | None:
+    """One line on a rank whose agent left without a note of the rank's end; None where that is not so."""
+    if rank is None or (out / "exits" / f"rank{rank}.json").exists():
+        return None
+    return f"rank {rank}: its agent is gone in {phase or 'start-up'}"
+
+
 def failed_rank(out: Path) -> str | None:
     """One line on the first rank that ended badly; None while there is none."""
     bad = [one for one in exits(out) if one["exit_code"] not in (0, PARITY_FAILED)]
@@ -37,13 +44,23 @@ def describe_exit(one: dict[str, Any]) -> str:
 
 
 def failed_header(
-    turn: Turn, out: Path, command: Command, started: datetime.datetime, outcome: Outcome, phase: str | None
+    turn: Turn,
+    out: Path,
+    command: Command,
+    started: datetime.datetime,
+    outcome: Outcome,
+    phase: str | None = None,
+    lost: str | None = None,
 ) -> record.Header:
-    """The record of a launch whose ranks left none; phase: what its rank 0 was last in, null: unknown."""
+    """The record of a launch whose ranks left none.
+
+    phase: what its rank 0 was last in, None: unknown. lost: as `lost_rank` says.
+    """
     status = outcome.status if outcome.status != "ok" else "failed"
-    reason = outcome.reason or failed_rank(out) or "the launcher ended well but no rank wrote a record"
+    cause = lost or failed_rank(out)
+    reason = outcome.reason or cause or "the launcher ended well but no rank wrote a record"
     if outcome.status == "failed":
-        reason = failed_rank(out) or reason
+        reason = cause or reason
     return record.Header(
         case_id=turn.case.id,
         case=turn.case,

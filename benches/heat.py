@@ -18,7 +18,7 @@ import psutil
 
 from benches import record
 from benches.control import CONTROL, PING_S, Control, Event
-from benches.ending import failed_header, failed_rank
+from benches.ending import failed_header, failed_rank, lost_rank
 from benches.schedule import Turn
 from benches.spec import Case
 from launchers.spec import Command
@@ -56,6 +56,9 @@ class Entry:
         self.finishing = False
         self.idle_at = math.inf
         self.stopped_at = math.inf
+        self.lost: int | None = None
+        """The first rank whose agent is gone."""
+        self._waited_s = 0.0
         token = secrets.token_hex(8)
         self.name = token
         control.invite(out, token)
@@ -63,7 +66,7 @@ class Entry:
             command,
             log=out / "logs" / "launcher.log",
             limit_s=turn.case.limit_s,
-            check=lambda: failed_rank(out),
+            check=lambda: self._lost() or failed_rank(out),
             token=token,
         )
         self.launch.start()
@@ -90,16 +93,25 @@ class Entry:
 
     def hear(self, event: Event) -> None:
         """Take in what one of its agents said."""
-        if event.said is not None and event.rank < len(self.said):
+        if event.rank >= len(self.said):
+            return
+        if event.said is None:
+            self.lost = event.rank if self.lost is None else self.lost
+        else:
             self.said[event.rank] |= event.said
             if event.rank == 0 and "phase" in event.said:
-                # For whoever looks in from outside.
-                (self.out / PROGRESS).write_text(json.dumps({**event.said, "at": time.time()}))
+                self._show(event.said)
         if self.idle and self.idle_at == math.inf:
             self.idle_at = time.monotonic()
             # Waiting does not count against its limit.
             self._waited_s = self.launch.uncounted_s
             self.launch.uncounted_s = math.inf
+
+    def _show(self, said: dict[str, Any]) -> None:
+        """Leave a file for whoever looks in from outside."""
+        temporary = self.out / f".{PROGRESS}.tmp"
+        temporary.write_text(json.dumps({**said, "at": time.time()}))
+        temporary.replace(self.out / PROGRESS)
 
     def order(self, name: str, **details: Any) -> None:
         """Give all ranks an order; those that are stopped go on."""
@@ -123,13 +135,17 @@ class Entry:
         self.finishing = True
         self.order("finish", beside=list(beside))
 
+    def _lost(self) -> str | None:
+        phase = None if self.lost is None else self.said[self.lost].get("phase")
+        return lost_rank(self.out, self.lost, phase)
+
     def header(self) -> record.Header:
         """The record of the launch, which has ended; written here where its ranks left none."""
         assert self.launch.outcome is not None
         (self.out / CONTROL).unlink(missing_ok=True)
         if not (self.out / record.HEADER).exists() and not record.adopt_draft(self.out, UNTRACED):
-            phase = self.said[0].get("phase")
-            failed = failed_header(self.turn, self.out, self.command, self.started, self.launch.outcome, phase)
+            phase, ended = self.said[0].get("phase"), self.launch.outcome
+            failed = failed_header(self.turn, self.out, self.command, self.started, ended, phase, self._lost())
             record.write(self.out, failed, None)
         return record.read(self.out)
 
@@ -157,7 +173,7 @@ class Heat:
         left = list(turns)
         while left and not self.stop.is_set():
             if self.entries and not self._has_room():
-                return left
+                break
             self.entries.append(make(left.pop(0)))
             self._until(self.entries[-1], lambda: self._starting(left, cores))
         for entry in self.entries:
@@ -171,9 +187,11 @@ class Heat:
         return not busy or ranks <= 2 * cores
 
     def _has_room(self) -> bool:
+        """Whether one more launch, and those that are still growing, have memory if each is as large as the largest."""
         memory = psutil.virtual_memory()
         largest = max(entry.memory_bytes for entry in self.entries)
-        return bool(memory.available - largest > SPARE_MEMORY * memory.total)
+        growing = sum(not (entry.memory_bytes or entry.ended) for entry in self.entries)
+        return bool(memory.available - (1 + growing) * largest > SPARE_MEMORY * memory.total)
 
     def run(self, orders: Iterable[Sequence[int]]) -> None:
         """Let the entries take turns; each of `orders` holds the places of the entries in one round, in order."""
@@ -244,5 +262,5 @@ def clear(out: Path) -> None:
         (out / name).mkdir(parents=True, exist_ok=True)
         for path in (out / name).iterdir():
             path.unlink()
-    for name in (CONTROL, PROGRESS, record.DRAFT):
+    for name in (CONTROL, PROGRESS, record.DRAFT, record.SAMPLES, record.CURVE):
         (out / name).unlink(missing_ok=True)

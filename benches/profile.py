@@ -105,12 +105,12 @@ def hooked(model: nn.Module, owners: list[nn.Module], marks: Marks) -> Iterator[
     handles = []
     met: set[int] = set()
     for number, module in enumerate(owners):
-        handles.append(module.register_forward_hook(_noting(marks, FORWARD, number)))
-        for parameter in module.parameters(recurse=False):
-            # Tied parameters belong to the first module that has them.
-            if parameter.requires_grad and id(parameter) not in met:
-                met.add(id(parameter))
-                handles.append(_on_gradient(parameter, _noting(marks, BACKWARD, number)))
+        # Tied parameters belong to the first module that has them; one that has no others gets no mark.
+        own = [p for p in module.parameters(recurse=False) if p.requires_grad and id(p) not in met]
+        met.update(map(id, own))
+        handles += [_on_gradient(parameter, _noting(marks, BACKWARD, number)) for parameter in own]
+        if own:
+            handles.append(module.register_forward_hook(_noting(marks, FORWARD, number)))
     try:
         yield
     finally:

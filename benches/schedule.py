@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,36 +42,86 @@ def arrange(
     """
     arranged: dict[int, Contestant] = {}
     copies: list[Contestant] = []
-    number = itertools.count()
+    seats = _Seats()
     for group in _groups(contestants):
         fields = _fields(group, contestants, reference)
         controls = _controls(fields, contestants) if control else []
-        if len(group) + len(controls) <= max_alive:
-            heat = next(number)
-            arranged |= {index: _in_heat(contestants[index], heat) for index in group}
-            copies += [_copy(contestants[index], heat, CONTROL_COPY) for index in controls]
-            continue
-        for first, members in fields:
-            others = [index for index in members if index != first]
-            room = max_alive - 1
-            with_control = first in controls
-            for turn, chunk in enumerate(_chunks(others, room, room - with_control)):
-                heat = next(number)
-                arranged |= {index: _in_heat(contestants[index], heat) for index in chunk}
-                if turn == 0:
-                    arranged[first] = _in_heat(contestants[first], heat)
-                    copies += [_copy(contestants[first], heat, CONTROL_COPY)] if with_control else []
-                else:
-                    copies.append(_copy(contestants[first], heat, CONTROL_COPY + turn))
+        cases = {contestants[index].case.id for index in group}
+        if len(cases) + len(controls) <= max_alive:
+            heats: list[_Heat] = [(group, controls, [])]
+        else:
+            heats = list(_split(fields, contestants, controls, max_alive, seats))
+        for members, beside, again in heats:
+            heat = seats.next_heat()
+            for index in members:
+                arranged[index] = _in_heat(contestants[index], seats.take(contestants[index], heat))
+            copies += [_copy(contestants[index], heat, CONTROL_COPY) for index in beside]
+            copies += [_copy(contestants[index], heat, seats.next_copy(contestants[index])) for index in again]
     return [*(arranged[index] for index in range(len(contestants))), *copies]
 
 
+class _Seats:
+    """Where each case runs, and how many copies of it there are."""
+
+    def __init__(self) -> None:
+        self._heats: dict[str, int] = {}
+        self._copies: Counter[str] = Counter()
+        self._count = itertools.count()
+
+    def next_heat(self) -> int:
+        return next(self._count)
+
+    def take(self, contestant: Contestant, heat: int) -> int:
+        """Heat in which the case runs: the first that it was in, for a case is launched once."""
+        return self._heats.setdefault(contestant.case.id, heat)
+
+    def taken(self, contestant: Contestant) -> bool:
+        return contestant.case.id in self._heats
+
+    def next_copy(self, contestant: Contestant) -> int:
+        self._copies[contestant.case.id] += 1
+        return CONTROL_COPY + self._copies[contestant.case.id]
+
+
+_Heat = tuple[list[int], list[int], list[int]]
+"""Places of those that run in it, of the references whose control does, and of those that are there as copies."""
+
+
+def _split(
+    fields: Sequence[tuple[int, list[int]]],
+    contestants: Sequence[Contestant],
+    controls: Sequence[int],
+    max_alive: int,
+    seats: _Seats,
+) -> Iterator[_Heat]:
+    """Heats of a group that is too large for one. The reference of a field is in each of its heats."""
+    for first, members in fields:
+        known = [index for index in members if index != first and seats.taken(contestants[index])]
+        others = [index for index in members if index != first and index not in known]
+        beside = [first] if first in controls else []
+        there = seats.taken(contestants[first])
+        for turn, chunk in enumerate(_chunks(others, max_alive - 1, max_alive - 1 - len(beside))):
+            own = [first] if turn == 0 or there else []
+            again = [first] if turn or there else []
+            # Those that run elsewhere already keep the heat that they have.
+            yield [*own, *chunk, *(known if turn == 0 else [])], beside if turn == 0 else [], again
+
+
 def _groups(contestants: Sequence[Contestant]) -> list[list[int]]:
-    """Places of contestants that share all but the shape of the cluster, so that efficiency is paired too."""
+    """Places of contestants that share all but the shape of the cluster, so that efficiency is paired too.
+
+    Groups that have a case in common are one: it is launched once, and meets them all.
+    """
     found: dict[str, list[int]] = {}
     for index, contestant in enumerate(contestants):
         found.setdefault(_group_of(contestant), []).append(index)
-    return list(found.values())
+    groups: list[list[int]] = []
+    for group in found.values():
+        cases = {contestants[index].case.id for index in group}
+        touched = [one for one in groups if any(contestants[index].case.id in cases for index in one)]
+        groups = [one for one in groups if one not in touched]
+        groups.append(sorted(itertools.chain(group, *touched)))
+    return sorted(groups)
 
 
 def _group_of(contestant: Contestant) -> str:
@@ -95,7 +146,8 @@ def _fields(
 def _controls(fields: Sequence[tuple[int, list[int]]], contestants: Sequence[Contestant]) -> list[int]:
     """References in which something is compared, at the largest of their world sizes: there noise is largest."""
     sizes = {first: contestants[first].case.cluster.world_size for first, members in fields if len(members) > 1}
-    return [first for first, size in sizes.items() if size == max(sizes.values())]
+    largest = [first for first, size in sizes.items() if size == max(sizes.values())]
+    return list({contestants[first].case.id: first for first in reversed(largest)}.values())[::-1]
 
 
 def _chunks(items: Sequence[int], room: int, first_room: int) -> Iterator[Sequence[int]]:
@@ -151,21 +203,22 @@ def _heat_of(turn: Turn) -> str:
 def orders(count: int, rounds: int, seed: str) -> list[list[int]]:
     """Who runs when: for each round the places 0 … count-1 in order.
 
-    Rows of a Latin square balanced for what ran just before (Williams 1949): over `count` rounds each has each place
-    once and, for even counts, follows each other one once; for odd ones that takes two squares. Rows are shuffled by
-    `seed`, and repeat with another shuffle where there are more rounds.
+    Rows of Latin squares balanced for what ran just before (Williams 1949): over `count` rounds each has each place
+    once and, for even counts, follows each other one once; for odd ones that takes two squares. `seed` shuffles names
+    and the rows within a square; where there are more rounds, further squares follow with another shuffle.
     """
     generator = random.Random(seed)
-    square = _williams(count)
     rows: list[list[int]] = []
-    while len(rows) < rounds:
+    while count and len(rows) < rounds:
         names = generator.sample(range(count), count)
-        rows += [[names[place] for place in row] for row in generator.sample(square, len(square))]
+        for square in _williams(count):
+            rows += [[names[place] for place in row] for row in generator.sample(square, count)]
     return rows[:rounds]
 
 
-def _williams(count: int) -> list[list[int]]:
+def _williams(count: int) -> list[list[list[int]]]:
+    """One square for even counts, two for odd ones."""
     # 0, n-1, 1, n-2, …: neighbours differ by each amount once.
     first = [place // 2 if place % 2 == 0 else count - 1 - place // 2 for place in range(count)]
     square = [[(value + row) % count for value in first] for row in range(count)]
-    return square if count % 2 == 0 else square + [row[::-1] for row in square]
+    return [square] if count % 2 == 0 else [square, [row[::-1] for row in square]]

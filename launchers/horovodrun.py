@@ -17,10 +17,10 @@ def command(spec: LaunchSpec, program: tuple[str, ...]) -> Command:
         "--disable-cache",
         *("-np", str(spec.world_size)),
     )
-    return Command((*words, *_restore(spec), *spec.words), spec.env, spec.cwd)
+    return Command((*words, *restore(spec), *spec.words), spec.env, spec.cwd)
 
 
-def _restore(spec: LaunchSpec) -> tuple[str, ...]:
+def restore(spec: LaunchSpec) -> tuple[str, ...]:
     """Words before the interpreter that give the ranks the same NCCL and gloo variables as other launchers do."""
     unset = () if "NCCL_SOCKET_IFNAME" in spec.env else ("-u", "NCCL_SOCKET_IFNAME")
     return ("env", *unset, *(f"{name}={spec.env[name]}" for name in REPLACED if name in spec.env))

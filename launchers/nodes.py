@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from launchers.horovodrun import _restore
+from launchers.horovodrun import restore
 from launchers.remote import Ssh
 from launchers.spec import Command, LaunchSpec, Mpi
 
@@ -84,7 +84,7 @@ def horovodrun(spec: LaunchSpec, nodes: Nodes, program: Sequence[str]) -> Comman
     )
     # It writes its own folder unquoted into the command for other hosts (gloo_run.py): that one has to be harmless.
     inner = ("sh", "-c", 'cd -- "$0" && exec "$@"', spec.cwd)
-    return Command((*words, *inner, *_restore(spec), *spec.words), spec.env, "/")
+    return Command((*words, *inner, *restore(spec), *spec.words), spec.env, "/")
 
 
 def mpirun(spec: LaunchSpec, nodes: Nodes, mpi: Mpi) -> Command:

@@ -26,7 +26,7 @@ def members(token: str, root: int | None = None) -> list[int]:
 
     Neither `root` nor the caller is among them.
     """
-    table = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None}
+    table = {pid: stat for pid in _pids() if (stat := stat_of(pid)) is not None}
     entry = f"{TOKEN}={token}".encode()
     marked = {pid for pid in table if entry in _environment(pid)}
     found = _descend(table, marked if root is None else marked | {root}) - {root, os.getpid()}
@@ -53,7 +53,8 @@ def _pids() -> list[int]:
     return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
 
 
-def _stat(pid: int) -> Stat | None:
+def stat_of(pid: int) -> Stat | None:
+    """What the kernel says of a process; None where it has gone."""
     # The name, in parentheses, may itself hold spaces and parentheses.
     fields = _read(pid, "stat").rpartition(b")")[2].split()
     return Stat(int(fields[1]), fields[0].decode(), int(fields[19])) if fields else None

@@ -30,16 +30,16 @@ MIXED = {
 class Silent:
     """Progress that nobody watches."""
 
-    def started(self, *_: object) -> None:
+    def started(self, turns: Sequence[Turn], number: int, total: int) -> None:
         pass
 
-    def ticked(self, *_: object) -> None:
+    def ticked(self, turn: Turn, said: dict[str, Any], waiting: int) -> None:
         pass
 
-    def ended(self, *_: object) -> None:
+    def ended(self, turn: Turn, header: Header) -> None:
         pass
 
-    def told(self, *_: object) -> None:
+    def told(self, text: str) -> None:
         pass
 
 

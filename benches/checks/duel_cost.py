@@ -146,6 +146,8 @@ def paired(name: str, times: NDArray[np.float64], launch_s: float, size: int, ha
 def in_turn(name: str, times: NDArray[np.float64], launch_s: float, size: int, half_width: float) -> Cost:
     """Of A, then B, then C, whose launches `size` by `size` are one comparison; times as in `paired`."""
     cycles = times.shape[1] // size
+    if not cycles:
+        return Cost(name, times.shape[1], 0, math.inf, 0, 0)
     logs = np.log(times[:, : cycles * size]).mean(axis=2).reshape(len(times), cycles, size)
     spread = spread_of(logs.transpose(1, 0, 2).reshape(cycles, -1))
     n = least(lambda n: t(2 * n - 2) * spread * math.sqrt(2 / n), half_width)
@@ -156,7 +158,8 @@ def in_turn(name: str, times: NDArray[np.float64], launch_s: float, size: int, h
 def one_run(name: str, times: NDArray[np.float64], launch_s: float, block_s: float, half_width: float) -> Cost:
     """Of one run of each; block_s: of one block, launch_s: of three launches with all their blocks."""
     logs, rounds = np.log(times), times.shape[2]
-    spread = spread_of(logs.reshape(-1, rounds))
+    # Not -1: without a record there is nothing to divide by.
+    spread = spread_of(logs.reshape(logs.shape[0] * logs.shape[1], rounds))
     n = least(lambda n: t(2 * n - 2) * spread * math.sqrt(2 / n), half_width)
     start_up_s = launch_s - CONTESTANTS * rounds * block_s
     found = [differ(a, b) for a, b in neighbours(logs)]
@@ -210,7 +213,9 @@ def lines(found: Sequence[Cost], half_width: float) -> list[Line]:
     """
     duel, *others, _ = found
     rows = [_line(one) for one in found]
-    factor = min(one.time_s for one in others) / duel.time_s if math.isfinite(duel.time_s) else math.nan
+    best_s = min(one.time_s for one in others)
+    # A time that cannot be told is no victory of the other side.
+    factor = best_s / duel.time_s if math.isfinite(best_s) else math.nan
     what, told = f"duel quicker than the best other, to ±{half_width:.1%}", f"{factor:.2f} times"
     return [*rows, Line(what, min(one.n for one in found), told, "", "over 1", bool(factor > 1))]
 

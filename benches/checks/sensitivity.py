@@ -46,11 +46,11 @@ class Model:
 
     block_steps: int
     probe: int
-    """Products that slow it down by some 10 %, to be measured."""
+    """Products that slow it down by about half: far beyond the noise of launches, and products add up."""
     tries: int
 
 
-MODELS = {"mlp": Model(block_steps=50, probe=60, tries=20), "resnet18_64": Model(block_steps=5, probe=3000, tries=5)}
+MODELS = {"mlp": Model(block_steps=50, probe=200, tries=20), "resnet18_64": Model(block_steps=5, probe=15000, tries=5)}
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def products_for(percent: float, probe: int, ratio: float) -> int:
 def calibrate(model: str, folder: Path, quick: bool, stop: StopFlag) -> tuple[list[Job], list[Line]]:
     """The jobs of a model, and what a second duel says of the slow-downs that are planted in them."""
     probe = MODELS[model].probe
-    found = ratios(f"probe-{model}", model, [probe], 1 if quick else 2, folder, stop)
+    found = ratios(f"probe-{model}", model, [probe], 1 if quick else 3, folder, stop)
     if not found or found[0].value <= 1:
         told = f"{found[0].value:.4f}" if found else "no launch"
         return [], [Line(f"{model}: {probe} products ÷ none", len(found), told, "", "above 1", False)]
@@ -133,10 +133,10 @@ def calibrate(model: str, folder: Path, quick: bool, stop: StopFlag) -> tuple[li
 
 
 def planted(job: Job, ratio: Estimate) -> Line:
-    """What the slow-down really is; never more than it should be."""
+    """What the slow-down really is; it fails where it is shown to be more than it should be."""
     most = 1 + MOST_PLANTED * job.target.percent / 100
     what = f"{job.model}: planted {job.target.percent:g} % ({job.products} products)"
-    return duels.ratio_line(what, ratio, f"at most {most:.4f}", ratio.value <= most)
+    return duels.ratio_line(what, ratio, f"not above {most:.4f}", ratio.low <= most)
 
 
 def attempt(job: Job, number: int, folder: Path, stop: StopFlag) -> Try | None:

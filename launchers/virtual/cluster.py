@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benches.errors import UserError
-from launchers.processes import _stat, send
+from launchers.processes import send, stat_of
 from launchers.supervise import output
 from launchers.virtual.plan import (
     SUBNETS,
@@ -69,7 +69,7 @@ class Owner:
 
     def lives(self) -> bool:
         """Whether it is still there."""
-        stat = _stat(self.pid)
+        stat = stat_of(self.pid)
         return stat is not None and stat.started == self.started and stat.state not in "ZX"
 
 
@@ -129,7 +129,7 @@ def _locked() -> Iterator[None]:
 
 def _claim(study: str) -> tuple[Path, Owner]:
     """A folder and a subnet that are this process's alone."""
-    stat = _stat(os.getpid())
+    stat = stat_of(os.getpid())
     assert stat is not None
     with _locked():
         taken = {owner.subnet for folder in _folders() if (owner := _owner(folder))}

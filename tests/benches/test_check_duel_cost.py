@@ -38,7 +38,8 @@ def test_the_least_number_of_launches_is_the_least() -> None:
 def test_spread_that_is_not_known_or_too_large_gives_no_time() -> None:
     assert duel_cost.least(lambda _: math.nan, 0.02) == 0
     assert duel_cost.paired("duel", noise(0, 2), 10.0, 4, 0.02).time_s == math.inf
-    assert duel_cost.one_run("one", noise(0, 2), 10.0, 0.2, 0.02).time_s == math.inf
+    assert duel_cost.one_run("one", noise(0, 0), 10.0, 0.2, 0.02).time_s == math.inf
+    assert duel_cost.in_turn("A, B, C", noise(0, 0), 10.0, 4, 0.02).time_s == math.inf
 
 
 def test_equal_launches_are_rarely_called_different() -> None:
@@ -77,3 +78,5 @@ def test_the_duel_must_be_quicker_than_all_but_one_run_of_each() -> None:
     assert rows[-1].value == "10 s (4 blocks)"
     assert duel_cost.lines(found(150.0), 0.02)[-1].holds is False
     assert duel_cost.lines(found(math.inf), 0.02)[-1].holds is False
+    unknown = [Cost(one.name, 0, 0, math.inf, 0, 0) for one in found(50.0)]
+    assert duel_cost.lines(unknown, 0.02)[-1].holds is False

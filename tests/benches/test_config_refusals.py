@@ -8,7 +8,10 @@ from composing import resolved
 from benches.conffiles import CONF
 from benches.errors import UserError
 
-MODELS = "bert_base, custom, digits, gpt2_small, inception_v3, mlp, resnet101, resnet18, resnet18_64, resnet50, vgg16"
+MODELS = (
+    "bert_base, custom, digits, emulated, gpt2_small, inception_v3, mlp, resnet101, resnet18, resnet18_64, resnet50, "
+    "vgg16"
+)
 EXPERIMENTS = ", ".join(sorted(path.stem for path in (CONF / "experiment").glob("*.yaml")))
 LOCAL = "study.contestants.base.engine=local"
 

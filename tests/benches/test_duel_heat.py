@@ -51,17 +51,18 @@ sys.exit(agent.supervise(work, Path(sys.argv[1])))
 """
 
 
-class Rig:
-    """A heat of launches by number, each in a folder of its own."""
+class Rig(Silent):
+    """A heat of launches by number, each in a folder of its own, and its own progress."""
 
     def __init__(self, folder: Path, control: Control, limit_s: float = 60.0) -> None:
         self.folder, self.control = folder, control
         self.limit_s = limit_s
         self.stop = StopFlag()
         self.ticks: Callable[[dict[str, Any], int], None] = lambda _said, _waiting: None
-        progress = Silent()
-        progress.ticked = lambda _turn, said, waiting: self.ticks(said, waiting)  # type: ignore[method-assign]
-        self.heat = Heat(control, progress, self.stop)
+        self.heat = Heat(control, self, self.stop)
+
+    def ticked(self, turn: Turn, said: dict[str, Any], waiting: int) -> None:
+        self.ticks(said, waiting)
 
     def turns(self, count: int) -> list[Turn]:
         cases = [make_case("ddp", "gloo", 1, seed=seed, limit_s=self.limit_s) for seed in range(count)]

@@ -52,7 +52,7 @@ class Killer(Told):
             return
         for process in psutil.process_iter():
             if self._is_victim(process):
-                (process.parent() if self.agent else process).kill()
+                psutil.Process(process.ppid() if self.agent else process.pid).kill()
                 self.done = True
 
     def _is_victim(self, process: psutil.Process) -> bool:
@@ -149,7 +149,7 @@ class Interrupter(Silent):
     def __init__(self, at: str) -> None:
         self.at, self.stop = at, StopFlag()
 
-    def started(self, *_: object) -> None:
+    def started(self, turns: Sequence[Turn], number: int, total: int) -> None:
         self._perhaps("before the first start")
 
     def ticked(self, turn: Turn, said: dict[str, Any], waiting: int) -> None:

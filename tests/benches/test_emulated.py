@@ -194,6 +194,7 @@ class Slow(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = Wait.apply(self.first(x), 0.004, 0.02)
+        x = self.tied(x)
         x = Wait.apply(self.second(x), 0.008, 0.01)
         return x.square().mean()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -109,7 +110,7 @@ def test_world_sizes_and_the_bare_model_share_a_heat_where_they_fit() -> None:
     assert [len(heat) for heat in members(arranged).values()] == [6, 6]
 
 
-SHARED = {
+SHARED: dict[str, Callable[[int], tuple[int, int]]] = {
     "by all but the reference": lambda axis: (0, axis),
     "by the reference": lambda axis: (axis, 0),
 }

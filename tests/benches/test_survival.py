@@ -198,7 +198,8 @@ def test_a_killed_driver_leaves_nothing(tmp_path: Path) -> None:
 
 
 DUEL = [
-    "study.contestants.ddp={engine: ddp, ddp: {bucket_cap_mb: [1, 2, 3]}}",
+    "~study.contestants.horovod",
+    "study.contestants.ddp={engine: ddp, ddp: {bucket_cap_mb: [1, 2]}}",
     "study.control=false",
     "study.rounds=100000",
     "block_steps=50",
@@ -207,19 +208,19 @@ DUEL = [
 
 def test_a_driver_killed_while_launches_are_parked_leaves_nothing(tmp_path: Path) -> None:
     driver = Driver(tmp_path / "results", *DUEL)
-    driver.wait_for_parked(4)
+    driver.wait_for_parked(2)
     driver.process.kill()
     assert driver.ends_clean() == -signal.SIGKILL
     assert driver.headers() == []
-    assert driver.phases() == ["timing"] * 3
+    assert driver.phases() == ["timing"] * 2
 
 
 def test_a_duel_is_interrupted(tmp_path: Path) -> None:
     driver = Driver(tmp_path / "results", *DUEL)
-    driver.wait_for_parked(4)
+    driver.wait_for_parked(2)
     driver.process.send_signal(signal.SIGINT)
     assert driver.ends_clean() == 130
-    assert [header["reason"] for header in driver.headers()] == ["interrupted by SIGINT"] * 3
+    assert [header["reason"] for header in driver.headers()] == ["interrupted by SIGINT"] * 2
     assert not list((tmp_path / "results").glob("*/launches/*/*/control.json"))
     assert "Traceback" not in driver.log.read_text()
 

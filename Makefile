@@ -1,6 +1,7 @@
 # make compare       Horovod or DDP? A real comparison on this machine's CPU
 # make compare-gpu   the same on every visible GPU, Horovod built with NCCL
-# make test          lint, then all tests
+# make test          lint, then the tests
+# make proofs        the rest of the tests: more cells, world sizes and moments of failure; about 10 minutes
 # make fidelity      is our step as fast as a bare script's? About 15 minutes; ARGS=--quick for a try
 # make hook-cost     what our Python hook adds to a step; ARGS='study.launches=3' for a try
 # make curve-check   does our all-reduce curve over MPI agree with a bare mpi4py loop? ARGS='--max-mb 4' for a try
@@ -20,14 +21,16 @@ TORCH ?= torch torchvision
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Bytecode is compiled when a module is first imported: most of the environment never is.
+# Bytecode is compiled for what is imported (see .installed): most of the environment never is.
 INSTALL := $(BIN)/python -m pip install --no-compile
+# In a shell that has this variable each rank would compile torch anew, which doubles its start.
+unexport PYTHONDONTWRITEBYTECODE
 
 # torchvision pins torch: as an extra it would replace a torch that was installed without it.
 comma := ,
 EXTRAS := data,mpi$(if $(findstring torchvision,$(TORCH)),$(comma)vision)
 
-.PHONY: compare compare-gpu test lint fidelity hook-cost curve-check gpu-check clean
+.PHONY: compare compare-gpu test proofs lint fidelity hook-cost curve-check gpu-check clean
 .DELETE_ON_ERROR:
 
 compare: $(VENV)/.horovod
@@ -38,6 +41,9 @@ compare-gpu: $(VENV)/.horovod-nccl
 
 test: lint $(VENV)/.horovod
 	$(BIN)/python -m pytest
+
+proofs: $(VENV)/.developed $(VENV)/.horovod
+	$(BIN)/python -m pytest -m proof
 
 lint: $(VENV)/.developed
 	$(BIN)/ruff check
@@ -91,6 +97,7 @@ $(VENV)/.torch:
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/.torch
 	$(INSTALL) -e '.[$(EXTRAS)]'
+	$(BIN)/python -c 'import torch._dynamo, torch.distributed.run, benches.rank, benches.commands'
 	@touch $@
 
 $(VENV)/.developed: pyproject.toml | $(VENV)/.installed

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from analysis import beyond, decision, grids, headline, method, plots, words
+from analysis import beyond, decision, findings, grids, headline, library, method, plots, tidy, words
 from analysis.document import Bullets, Code, Document, Folded, Paragraph, Part, Picture, Section
 from analysis.grids import Column, Grid
 from analysis.marks import MEANINGS
@@ -42,11 +42,16 @@ def about(summary: Summary) -> str:
 
 
 def _sections(summary: Summary) -> Iterator[Section]:
+    records = summary.records
+    blocks, curves = tidy.tidy(records), tidy.curves_of(records)
+    scaled, tuned = library.scaling(blocks), library.tuning(blocks)
     yield Section("Decision", _decision(summary))
-    yield Section("Evidence", _evidence(summary))
-    yield Section("Why", _curves(summary))
+    yield Section("Evidence", [*_evidence(summary), *findings.singles(summary, scaled)])
+    yield Section("Why", [*findings.why(blocks), *_curves(summary), *findings.fabric(curves)])
     yield Section("What would change it", [Bullets(found)] if (found := decision.changes(summary)) else [])
     yield Section("Caveats and warnings", [*_failures(summary), *_warnings(summary)])
+    yield Section("Scaling", findings.scaling(scaled))
+    yield Section("Sweeps", findings.sweep(summary, tuned, curves))
     yield Section("Beyond speed", [grid] if (grid := beyond.grid(summary)).rows else [])
     yield Section("Method", [Paragraph(text) for text in method.paragraphs(summary)])
     yield Section("Provenance", [provenance(summary), *_configs(summary), *_commands(summary)])

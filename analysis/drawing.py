@@ -32,11 +32,12 @@ def draw(picture: Picture, kind: str, transparent: bool = False) -> bytes:
     with matplotlib.rc_context({"svg.hashsalt": picture.name}):
         metadata = {"Date": None} if kind == "svg" else {}
         picture.figure.savefig(buffer, format=kind, dpi=PNG_DPI, metadata=metadata, transparent=transparent)
+        picture.figure.set_layout_engine("none")  # laid out by the first drawing; that takes as long as drawing
     return buffer.getvalue()
 
 
 def inline(picture: Picture) -> Markup:
-    """An svg element for a page: named, without prologue, metadata, style (report.css has it) and comments, its ids its own.
+    """An svg element for a page: named, its ids its own, without prologue, metadata, comments and style (report.css).
 
     Text of records is in it as outlines only, so that nothing remains that could be markup.
     """

@@ -236,4 +236,5 @@ def comparisons(summary: Summary) -> Grid:
                 words.verdict(found) + "".join(f" [{mark}]" for mark in found.marks),
             ]
         )
-    return Grid("Comparisons", [Column(title) for title in columns], rows)
+    numbers = ("ranks", "a ÷ b", "interval", "level", "n", "sd within", "sd between")
+    return Grid("Comparisons", [Column(title, "right" if title in numbers else "left") for title in columns], rows)

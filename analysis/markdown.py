@@ -16,7 +16,7 @@ SPECIAL = re.compile(r"[\\`*\[\]|~$@#]|(?<![^\W_])_|_(?![^\W_])|:(?=\S)|(?<=www)
 
 def render(document: Document) -> str:
     """The text of a file; pictures are named by their SVG beside it."""
-    lines = [f"# {escape(document.title)}"]
+    lines = [f"# {escape(document.title)}", *([escape(document.about)] if document.about else [])]
     for section in document.sections:
         lines.append(f"## {escape(section.title)}")
         lines += [render_part(part) for part in section.parts if not isinstance(part, Folded)]

@@ -11,22 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from analysis import headline, stats, words
+from analysis import headline, stats, style, words
 from analysis.compare import Comparison
 from analysis.launch import MAIN
 from analysis.rows import Row, Summary
-
-COLOURS = {"local": "#595959", "ddp": "#0072B2", "horovod": "#D55E00"}
-MARKERS = {None: "D", "gloo": "o", "mpi": "s", "nccl": "^"}
-BAND = "#009E73"
-WIDTH = 8.0
-"""Inches: a page of print, a README."""
-MOST_ROWS = 40
-"""Contestants of one figure; the table holds the rest."""
-TITLE_CHARACTERS = 112
-"""What a line across the whole figure holds; a panel's title has its labels less."""
+from analysis.style import BAND, COLOURS, MARKERS, MOST_ROWS, TITLE_CHARACTERS, WIDTH
 
 
 def step_times(summary: Summary) -> Figure:
@@ -34,9 +24,9 @@ def step_times(summary: Summary) -> Figure:
     panels = [rows for group in summary.groups() for rows in headline.by_world_size(group)]
     shown, left = _first([ranked for rows in panels if (ranked := [row for row in rows if row.ranked])])
     if not shown:
-        return _empty("No step time was measured")
+        return style.empty("No step time was measured")
     width = TITLE_CHARACTERS - max(len(_label(row)) for rows in shown for row in rows)
-    titles = [_title(f"{headline.subject(rows)}: {headline.finding(summary, rows)}", width) for rows in shown]
+    titles = [style.title(f"{headline.subject(rows)}: {headline.finding(summary, rows)}", width) for rows in shown]
     heights = [0.3 * (len(rows) + 0.4) for rows in shown]
     around = sum(0.42 + 0.17 * (title.count("\n") + 1) for title in titles) + 0.6
     figure = Figure(figsize=(WIDTH, sum(heights) + around), layout="constrained")
@@ -44,8 +34,8 @@ def step_times(summary: Summary) -> Figure:
     for axis, rows, title in zip(axes, shown, titles, strict=True):
         _step_time_panel(axis, summary, rows)
         axis.set_title(title, loc="left", fontsize=9)
-    scale = f"milliseconds a step; bar: median, points: launches; the scales do not start at 0{_left_out(left)}"
-    _legend(figure, [row for rows in shown for row in rows], scale)
+    scale = f"milliseconds a step; bar: median, points: launches; the scales do not start at 0{style.left_out(left)}"
+    style.legend(figure, [row.case.cell for rows in shown for row in rows], scale)
     return figure
 
 
@@ -53,12 +43,13 @@ def ratios(summary: Summary) -> Figure:
     """Step time against the reference with its interval, by model and world size; the band is the margin."""
     shown, left = summary.comparisons[:MOST_ROWS], max(len(summary.comparisons) - MOST_ROWS, 0)
     if not shown:
-        return _empty("Nothing was compared")
+        return style.empty("Nothing was compared")
     figure = Figure(figsize=(WIDTH, 0.3 * len(shown) + 1.5), layout="constrained")
     axis = figure.subplots()
     margin = summary.records.study.margin
     axis.axvspan(1 / (1 + margin), 1 + margin, color=BAND, alpha=0.18, lw=0)
     axis.axvline(1, color="0.3", lw=0.8)
+    floor = _floor(axis, summary)
     limits = _ratio_limits(shown, margin)
     for place, comparison in enumerate(shown):
         _ratio_row(axis, summary.rows[comparison.a], comparison, place, limits)
@@ -67,13 +58,13 @@ def ratios(summary: Summary) -> Figure:
     _ratio_ticks(axis, limits)
     axis.set_yticks(range(len(shown)), [_pair(summary, comparison) for comparison in shown], fontsize=8)
     axis.set_ylim(len(shown) - 0.4, -0.6)
-    figure.suptitle(_title(_ratio_title(summary, shown), TITLE_CHARACTERS), x=0.01, ha="left", fontsize=10)
-    _quiet(axis)
+    figure.suptitle(style.title(_ratio_title(summary, shown), TITLE_CHARACTERS), x=0.01, ha="left", fontsize=10)
+    style.quiet(axis)
     scale = (
-        f"step time ÷ step time of the reference: left is faster, right slower{_left_out(left)}\n"
-        f"intervals hold together with {stats.LEVEL * 100:g} %; green: the margin, {margin * 100:g} %"
+        f"step time ÷ step time of the reference: left is faster, right slower{style.left_out(left)}\n"
+        f"intervals hold together with {stats.LEVEL * 100:g} %; green: the margin, {margin * 100:g} %{floor}"
     )
-    _legend(figure, [summary.rows[comparison.a] for comparison in shown], scale)
+    style.legend(figure, [summary.rows[comparison.a].case.cell for comparison in shown], scale)
     return figure
 
 
@@ -81,21 +72,21 @@ def curves(summary: Summary) -> Figure:
     """busbw of the all-reduce itself against the size of its message, one line a contestant, one panel a world size."""
     panels = headline.curve_panels(summary)
     if not panels:
-        return _empty("No all-reduce was timed")
+        return style.empty("No all-reduce was timed")
     figure = Figure(figsize=(WIDTH, 3.0 * len(panels) + 0.9), layout="constrained")
     for axis, rows in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         _curve_panel(axis, rows[:MOST_ROWS])
-        axis.set_title(_title(f"{headline.subject(rows)}: {_fastest_curve(rows)}", 96), loc="left", fontsize=9)
+        axis.set_title(style.title(f"{headline.subject(rows)}: {_fastest_curve(rows)}", 96), loc="left", fontsize=9)
     scale = "size of the message against busbw in GB/s (10^9 bytes a second), median of launches; both logarithmic"
-    _legend(figure, [row for rows in panels for row in rows], scale)
+    style.legend(figure, [row.case.cell for rows in panels for row in rows], scale)
     return figure
 
 
 def _curve_panel(axis: Axes, rows: Sequence[Row]) -> None:
-    for row, style in zip(rows, _styles(rows), strict=True):
+    for row, line in zip(rows, _styles(rows), strict=True):
         sizes, rates = [point.bytes for point in row.curve], [point.busbw.value for point in row.curve]
         colour, marker = COLOURS[row.case.engine], MARKERS[row.case.transport]
-        axis.plot(sizes, rates, marker=marker, ls=style, color=colour, mfc="none", ms=5, lw=1.3, label=_label(row))
+        axis.plot(sizes, rates, marker=marker, ls=line, color=colour, mfc="none", ms=5, lw=1.3, label=_label(row))
     if len({row.case.cell for row in rows}) < len(rows):  # the figure's legend knows cells only
         axis.legend(fontsize=8, frameon=False, loc="lower right")
     sizes = sorted({point.bytes for row in rows for point in row.curve})
@@ -105,7 +96,7 @@ def _curve_panel(axis: Axes, rows: Sequence[Row]) -> None:
     axis.set_xticks(shown, [words.size(size) for size in shown], fontsize=8)
     axis.tick_params(axis="y", labelsize=8)
     axis.grid(axis="y", color="0.88", lw=0.6)
-    _quiet(axis)
+    style.quiet(axis)
 
 
 def _styles(rows: Sequence[Row]) -> list[str]:
@@ -153,7 +144,7 @@ def _step_time_panel(axis: Axes, summary: Summary, rows: Sequence[Row]) -> None:
     axis.margins(x=0.08)
     axis.ticklabel_format(axis="x", useOffset=False)
     axis.tick_params(axis="x", labelsize=8)
-    _quiet(axis)
+    style.quiet(axis)
 
 
 def _ratio_row(axis: Axes, row: Row, comparison: Comparison, place: int, limits: tuple[float, float]) -> None:
@@ -164,6 +155,16 @@ def _ratio_row(axis: Axes, row: Row, comparison: Comparison, place: int, limits:
     for bound, end, arrow in ((ratio.low, low, "<"), (ratio.high, high, ">")):
         if bound != end:
             axis.plot(end, place, arrow, color=colour, ms=5, clip_on=False)
+
+
+def _floor(axis: Axes, summary: Summary) -> str:
+    """Dotted lines at the widest A/A control: what two copies of one contestant may differ by. What the legend says."""
+    floors = [control.floor for control in summary.controls if np.isfinite(control.floor)]
+    if not floors:
+        return ""
+    for bound in (1 / (1 + max(floors)), 1 + max(floors)):
+        axis.axvline(bound, color="0.3", lw=0.9, ls=":")
+    return f"; dotted: the A/A control, {words.half_width(max(floors))}"
 
 
 def _ratio_limits(shown: Sequence[Comparison], margin: float) -> tuple[float, float]:
@@ -194,45 +195,9 @@ def _ratio_title(summary: Summary, shown: Sequence[Comparison]) -> str:
 
 def _pair(summary: Summary, comparison: Comparison) -> str:
     a, b = summary.at(comparison.a), summary.at(comparison.b)
-    return _safe(f"{words.clean(headline.subject([a]), 28)}: {_label(a)} ÷ {words.clean(b.title, 16)}")
+    return style.safe(f"{words.clean(headline.subject([a]), 28)}: {_label(a)} ÷ {words.clean(b.title, 16)}")
 
 
 def _label(row: Row) -> str:
     shown = "".join(f" [{mark}]" for mark in row.marks if mark != "provisional")
-    return _safe(words.clean(row.title, 24)) + shown
-
-
-def _legend(figure: Figure, rows: Sequence[Row], scale: str) -> None:
-    """What the markers and, above them, the scale mean."""
-    cases = {row.case.cell: row.case for row in rows}
-    handles = [
-        Line2D([], [], color=COLOURS[case.engine], marker=MARKERS[case.transport], mfc="none", lw=0, label=cell)
-        for cell, case in sorted(cases.items())
-    ]
-    legend = figure.legend(handles=handles, title=scale, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
-    legend.get_title().set(fontsize=8, multialignment="center")
-
-
-def _empty(text: str) -> Figure:
-    figure = Figure(figsize=(WIDTH, 1.0))
-    figure.text(0.5, 0.5, text, ha="center", va="center")
-    return figure
-
-
-def _title(text: str, width: int) -> str:
-    return _safe(words.wrapped(text, width))
-
-
-def _quiet(axis: Axes) -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(axis="x", color="0.88", lw=0.6)
-    axis.set_axisbelow(True)
-
-
-def _left_out(count: int) -> str:
-    return f"; {count} more stand in the table" if count else ""
-
-
-def _safe(text: str) -> str:
-    """Text in which matplotlib sees no formula."""
-    return text.replace("$", r"\$")
+    return style.safe(words.clean(row.title, 24)) + shown

@@ -69,7 +69,13 @@ def _percentiles(steps: pa.Table, blocks: list[Block]) -> dict[str, float]:
     """
     rank, block, seconds = (steps[name].to_numpy() for name, _ in _WALL)
     sound = np.isin(block, [one.block for one in blocks]) & np.isfinite(seconds) & (seconds >= 0)
-    found = [np.percentile(seconds[sound & (rank == one)], PERCENTILES) for one in np.unique(rank[sound])]
+    rank, seconds = rank[sound], seconds[sound]
+    _, counts = np.unique(rank, return_counts=True)
+    ordered = seconds[np.argsort(rank, kind="stable")]
+    if len(set(counts.tolist())) == 1:  # all ranks at once: there may be thousands
+        found = [np.percentile(ordered.reshape(len(counts), -1), PERCENTILES, axis=1).max(axis=1)]
+    else:
+        found = [np.percentile(own, PERCENTILES) for own in np.split(ordered, np.cumsum(counts)[:-1]) if len(own)]
     worst = np.max(found, axis=0).tolist() if found else []
     return {f"p{percent}_s": value for percent, value in zip(PERCENTILES, worst, strict=False)}
 

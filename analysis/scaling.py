@@ -1,6 +1,7 @@
 """Efficiency against a named baseline, as a paired ratio over launches. 1 is perfect; it has no unit.
 
-local: the bare model in one process · wrapped_at_1: the same engine, transport and settings at world size 1.
+local: the bare model in one process · wrapped_at_1: the same engine, transport and settings at world size 1 ·
+smallest: the same at the smallest world size that was measured.
 """
 
 from __future__ import annotations
@@ -26,16 +27,30 @@ def baselines(cases: Mapping[int, Case]) -> dict[int, dict[str, int]]:
     """
     kinds = {index: list(_kinds(case)) for index, case in cases.items()}
     homes: dict[tuple[str, str], int] = {}
-    for index, case in cases.items():
-        if case.cluster.world_size == 1:
-            for name, kind in kinds[index]:
-                if name != "local" or case.engine == "local":
-                    homes.setdefault((name, kind), index)
+    for index, case in sorted(cases.items(), key=lambda item: item[1].cluster.world_size):
+        for name, kind in kinds[index]:
+            if name == "wrapped_at_1":
+                homes.setdefault(("smallest", kind), index)
+            if case.cluster.world_size == 1 and (name != "local" or case.engine == "local"):
+                homes.setdefault((name, kind), index)
     # Strong first, so that weak, which comes later, wins.
-    return {
-        index: {name: homes[name, kind] for name, kind in kinds[index][::-1] if (name, kind) in homes}
-        for index in cases
-    }
+    return {index: dict(_homes(homes, kinds[index], index)) for index in cases}
+
+
+def _homes(homes: Mapping[tuple[str, str], int], kinds: list[tuple[str, str]], index: int) -> Iterator[tuple[str, int]]:
+    for name, kind in kinds[::-1]:
+        if (name, kind) in homes:
+            yield name, homes[name, kind]
+        smallest = homes.get(("smallest", kind), index)
+        if name == "wrapped_at_1" and smallest != index:
+            yield "smallest", smallest
+
+
+def families(case: Case) -> tuple[str, str, str, str]:
+    """What a case has in common with its baselines: local and same engine at equal batch a rank, then at equal batch
+    in all."""
+    first, second, third, fourth = (kind for _, kind in _kinds(case))
+    return first, second, third, fourth
 
 
 def _kinds(case: Case) -> Iterator[tuple[str, str]]:
@@ -52,13 +67,14 @@ def _kinds(case: Case) -> Iterator[tuple[str, str]]:
 
 
 def efficiency(pairing: Pairing, cases: Mapping[int, Case], index: int, base: int) -> Estimate | None:
-    """Throughput ÷ (world size × throughput of the baseline `base`); None without a common launch.
+    """Throughput a rank ÷ throughput a rank of the baseline `base`; None without a common launch.
 
-    = (step time of the baseline ÷ step time) × global batch ÷ (world size × batch of the baseline), which for weak
-    scaling is the ratio of step times.
+    = (step time of the baseline ÷ step time) × (batch a rank ÷ batch a rank of the baseline), which for weak scaling is
+    the ratio of step times.
     """
     logs = pairing.of(base, index).logs
     if not len(logs):
         return None
-    work = cases[index].global_batch / (cases[index].cluster.world_size * cases[base].global_batch)
+    batch, base_batch = (cases[one].global_batch / cases[one].cluster.world_size for one in (index, base))
+    work = batch / base_batch
     return stats.ratio_of_pairs(logs).scaled(work, "fraction")

@@ -1,5 +1,6 @@
-"""`ringduel`: run, plan, report, doctor, install-horovod. Results go to standard output, the rest to standard error.
+"""`ringduel`: run, plan, report, doctor, profile, install-horovod.
 
+Results go to standard output, the rest to standard error.
 Exit status: 0 done, 1 a case, a parity check or a gate failed, 2 the user's mistake, 130 interrupted.
 """
 
@@ -53,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
         command.set_defaults(command=function)
     _add_report(commands.add_parser("report", help="write a study's report again, from its records"))
     _add_doctor(commands.add_parser("doctor", help="what can run here, what is missing, the remedy"))
+    _add_profile(commands.add_parser("profile", help="time a model layer by layer, for an emulated one"))
     _add_install(commands.add_parser("install-horovod", help="build Horovod for the torch that is installed"))
     return top
 
@@ -70,6 +72,14 @@ def _add_doctor(command: argparse.ArgumentParser) -> None:
     command.add_argument("--config-dir", type=Path, metavar="DIR", help="your own conf/, added to ours")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(command=doctor)
+
+
+def _add_profile(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--out", type=Path, metavar="PATH", help="file to write (default: standard output)")
+    command.add_argument("--step-s", type=float, metavar="S", help="scale all times so that a step takes S seconds")
+    command.add_argument("--config-dir", type=Path, metavar="DIR", help="your own conf/, added to ours")
+    command.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    command.set_defaults(command=profile)
 
 
 def _add_install(command: argparse.ArgumentParser) -> None:
@@ -105,6 +115,13 @@ def doctor(options: argparse.Namespace, words: list[str], console: Console) -> i
     from benches.doctor import doctor_command
 
     return doctor_command(words, options.config_dir, options.json)
+
+
+def profile(options: argparse.Namespace, words: list[str], console: Console) -> int:
+    """Time a model layer by layer."""
+    from benches.profile import profile_command
+
+    return profile_command(words, options)
 
 
 def install_horovod(options: argparse.Namespace, words: list[str], console: Console) -> int:

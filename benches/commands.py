@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from analysis import across, markdown, table, terminal
 from analysis import report as reports
 from analysis import summary as summaries
-from analysis import table, terminal
 from benches import preflight
 from benches.config import Resolved, compose
 from benches.driver import Driver, due
@@ -57,6 +57,16 @@ def report_command(name: str | None, results: Path, out: Path | None, formats: l
         terminal.show(summary, Console())
         print("\nwrote", *map(str, written))
     return DONE
+
+
+def compare_command(a: str, b: str, results: Path, fail_on_regression: bool, as_json: bool) -> int:
+    """Two studies joined on case, as Markdown for a pull request; 1 where a regression is asked to fail."""
+    found = across.compare(find_study(a, results), find_study(b, results))
+    if as_json:
+        print_json(across.plain(found))
+    else:
+        print(markdown.render(across.document(found)), end="")
+    return FAILED if fail_on_regression and found.regressions else DONE
 
 
 def find_study(name: str | None, results: Path) -> Path:
@@ -111,7 +121,7 @@ def _show_next(folder: StudyFolder, words: list[str], finished: bool, written: l
     print()
     if not finished:
         print(f"Interrupted. To go on:   {again}")
-    reports_written = [path for path in written if path.suffix == ".md"]
+    reports_written = [path for path in written if path.suffix == ".html"]
     print(f"Report:                  {_short(reports_written[0]) if reports_written else path}")
     print(f"Render it again:         ringduel report {path}")
     print(f"The exact commands:      {shlex.join(['ringduel', 'plan', *words])}")

@@ -244,7 +244,7 @@ def check_reference(reference: Mapping[str, Any], contestants: list[Contestant])
 def crowding(study: Study, machine: Machine) -> list[str]:
     """A warning where a rank has no second core: its communication threads then take the core that computes."""
     cases = [contestant.case for contestant in study.contestants if contestant.case.engine != "local"]
-    ranks = max((case.cluster.ranks_per_node for case in cases), default=0)
+    ranks = max((case.cluster.ranks_on_a_machine for case in cases), default=0)
     if machine.cores >= 2 * ranks:
         return []
     return [f"no spare core for communication: {ranks} rank(s) on {machine.cores} core(s), fewer than two a rank"]

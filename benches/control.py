@@ -26,6 +26,7 @@ LEASE_S = 60.0
 PING_S = 5.0
 """Between two signs of life of the driver."""
 HANDSHAKE_S = 20.0
+LOOPBACK = "127.0.0.1"
 ACCEPT_AGAIN_S = 0.1
 
 
@@ -39,17 +40,18 @@ class Event(NamedTuple):
 
 
 class Control:
-    """The driver's end: agents of all its launches connect to it. Use as a context manager."""
+    """The driver's end: agents of all its launches connect to it. Use as a context manager.
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    It listens on those addresses alone at which agents were invited.
+    """
+
+    def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
-        # Not the listener's own key: a peer that connects and then is silent would block all others.
-        self._listener = Listener((host, 0), backlog=256)
+        self._listeners: dict[str, Listener] = {}
         self._joined: SimpleQueue[tuple[str, int, Connection]] = SimpleQueue()
         self._wake, self._waker = os.pipe()
         self._agents: dict[tuple[str, int], Connection] = {}
         self._closed = False
-        threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> Control:
         return self
@@ -60,21 +62,29 @@ class Control:
     def close(self) -> None:
         """Let go of all agents, which end what they still have."""
         self._closed = True
-        # A connection of our own ends the wait in accept, which closing alone does not.
-        with contextlib.suppress(OSError), contextlib.closing(Client(self._listener.address)):
-            pass
-        self._listener.close()
+        for listener in self._listeners.values():
+            # A connection of our own ends the wait in accept, which closing alone does not.
+            with contextlib.suppress(OSError), contextlib.closing(Client(listener.address)):
+                pass
+            listener.close()
         self._welcome()
         for connection in self._agents.values():
             connection.close()
         os.close(self._wake)
 
-    def invite(self, out: Path, launch: str) -> None:
-        """Leave in the folder of a launch what its agents need to connect."""
-        entry = {"address": self._listener.address, "secret": self._secret.hex(), "launch": launch}
+    def invite(self, out: Path, launch: str, host: str = LOOPBACK) -> None:
+        """Leave in the folder of a launch what its agents need to connect; host: our address as they reach it."""
+        entry = {"address": self._listening(host).address, "secret": self._secret.hex(), "launch": launch}
         handle = os.open(out / CONTROL, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w") as stream:
             json.dump(entry, stream)
+
+    def _listening(self, host: str) -> Listener:
+        if host not in self._listeners:
+            # Not the listener's own key: a peer that connects and then is silent would block all others.
+            self._listeners[host] = Listener((host, 0), backlog=256)
+            threading.Thread(target=self._accept, args=[self._listeners[host]], daemon=True).start()
+        return self._listeners[host]
 
     def send(self, launch: str, rank: int, order: dict[str, Any]) -> None:
         """Give one agent an order; one that has gone is passed over."""
@@ -115,10 +125,10 @@ class Control:
                 launch, rank, connection = self._joined.get_nowait()
                 self._agents[launch, rank] = connection
 
-    def _accept(self) -> None:
+    def _accept(self, listener: Listener) -> None:
         while not self._closed:
             try:
-                connection = self._listener.accept()
+                connection = listener.accept()
             except OSError:
                 # Too many files, or a peer that has gone already; when the listener is closed, `_closed` is set.
                 time.sleep(ACCEPT_AGAIN_S)

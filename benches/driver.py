@@ -16,12 +16,14 @@ from analysis import table
 from analysis.further import GIVE_UP_AFTER, further
 from analysis.headline import headlines
 from benches import record
+from benches.clusters import Place, Site
 from benches.control import Control
 from benches.folder import STUDY, StudyFolder
 from benches.heat import Entry, Heat, Progress
 from benches.schedule import Turn, heats, orders, turns
 from benches.spec import Case
 from launchers import choose
+from launchers.nodes import Nodes
 from launchers.spec import Command, LaunchSpec
 from launchers.supervise import CHECKOUT, StopFlag
 from launchers.tools import Tools
@@ -42,13 +44,18 @@ class Driver:
         self.progress, self.stop = progress, stop
         self.failures: Counter[str] = Counter()
         self.control = Control()
+        self.site = Site(self.study, progress.told)
         self.deadline = time.monotonic() + (self.study.budget_s or math.inf)
 
     def __enter__(self) -> Driver:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.control.close()
+        try:
+            # First, while the addresses are there at which it listens.
+            self.control.close()
+        finally:
+            self.site.close()
 
     def run(self) -> bool:
         """Run every launch that is due. Returns False when it was interrupted."""
@@ -95,10 +102,12 @@ class Driver:
     def launch(self, turns: Sequence[Turn]) -> list[record.Header]:
         """Run launches side by side, those that find no memory afterwards; their records, in the same order."""
         # All commands first: one that cannot be made must not leave another launch started.
-        commands = {id(turn): self._command(turn) for turn in turns}
+        places = {id(turn): self.site.place(turn.case) for turn in turns}
+        commands = {id(turn): self._command(turn, places[id(turn)]) for turn in turns}
 
         def make(turn: Turn) -> Entry:
-            return Entry(turn, self.folder.launch(turn.contestant, turn.launch), commands[id(turn)], self.control)
+            out = self.folder.launch(turn.contestant, turn.launch)
+            return Entry(turn, out, commands[id(turn)], self.control, places[id(turn)])
 
         found: dict[int, record.Header] = {}
         left = list(turns)
@@ -116,9 +125,9 @@ class Driver:
             left = [] if self.stop.is_set() else rest
         return [found[id(turn)] for turn in turns if id(turn) in found]
 
-    def _command(self, turn: Turn) -> Command:
+    def _command(self, turn: Turn, place: Place) -> Command:
         out = self.folder.launch(turn.contestant, turn.launch)
-        return command_for(turn, self.folder.case_file(turn.case), out, self.study.rounds, self.tools)
+        return command_for(turn, self.folder.case_file(turn.case), out, self.study.rounds, self.tools, place.nodes)
 
     def _count(self, turn: Turn, header: record.Header) -> None:
         key, failed = turn.contestant.key, header.status != "ok"
@@ -155,8 +164,10 @@ def _wants_room(header: record.Header) -> bool:
     return any(sign in (header.reason or "") for sign in OWN_HEAT)
 
 
-def command_for(turn: Turn, case_file: Path, out: Path, rounds: int, tools: Tools) -> Command:
-    """The command of one launch, as `plan` shows it and `run` starts it."""
+def command_for(
+    turn: Turn, case_file: Path, out: Path, rounds: int, tools: Tools, nodes: Nodes | None = None
+) -> Command:
+    """The command of one launch, as `plan` shows it and `run` starts it. nodes: where; None: this machine."""
     case = turn.case
     args = ("-m", "benches.worker", str(case_file), "--out", str(out), "--rounds", str(rounds))
     spec = LaunchSpec(
@@ -169,7 +180,7 @@ def command_for(turn: Turn, case_file: Path, out: Path, rounds: int, tools: Tool
         yield_when_idle=case.cluster.mpi_yield_when_idle,
         as_root=os.geteuid() == 0,
     )
-    return choose.command(case, spec, tools)
+    return choose.command(case, spec, tools, nodes)
 
 
 def environment(case: Case) -> dict[str, str]:

@@ -33,6 +33,7 @@ WIDER: dict[str, Any] = {
     "results": Annotated[str, Meta(min_length=1)],
     "data.per_rank_batch": Count | None,
     "data.global_batch": Count | None,
+    "cluster.nodes": Count | Literal["auto"],
     "cluster.ranks_per_node": Count | Literal["auto"],
     "cluster.mpi_yield_when_idle": bool | None,
     "study.name": StudyName | None,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import json
 import math
-import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 import psutil
 
 from benches import record
+from benches.clusters import Place
 from benches.control import CONTROL, PING_S, Control, Event
 from benches.ending import failed_header, failed_rank, lost_rank
 from benches.schedule import Turn
@@ -45,8 +45,9 @@ class Progress(Protocol):
 class Entry:
     """One launch of a heat, from its start to its record."""
 
-    def __init__(self, turn: Turn, out: Path, command: Command, control: Control) -> None:
+    def __init__(self, turn: Turn, out: Path, command: Command, control: Control, place: Place | None = None) -> None:
         self.turn, self.out, self.command, self.control = turn, out, command, control
+        self.place = place or Place()
         clear(out)
         (out / "command.sh").write_text(command.text() + "\n")
         self.started = datetime.datetime.now(datetime.timezone.utc)
@@ -59,15 +60,14 @@ class Entry:
         self.lost: int | None = None
         """The first rank whose agent is gone."""
         self._waited_s = 0.0
-        token = secrets.token_hex(8)
-        self.name = token
-        control.invite(out, token)
+        self.name = self.place.token
+        control.invite(out, self.name, self.place.host)
         self.launch = Launch(
             command,
             log=out / "logs" / "launcher.log",
             limit_s=turn.case.limit_s,
             check=lambda: self._lost() or failed_rank(out),
-            token=token,
+            token=self.name,
         )
         self.launch.start()
 
@@ -88,8 +88,10 @@ class Entry:
 
     @property
     def memory_bytes(self) -> int:
-        """Resident memory of all ranks when they became idle first; 0 before."""
-        return sum(one.get("rss", 0) for one in self.said)
+        """Resident memory of its ranks on one machine when they became idle first; 0 before."""
+        cluster = self.turn.case.cluster
+        resident: int = sum(one.get("rss", 0) for one in self.said)
+        return resident * cluster.ranks_on_a_machine // cluster.world_size
 
     def hear(self, event: Event) -> None:
         """Take in what one of its agents said."""
@@ -133,7 +135,7 @@ class Entry:
     def finish(self, beside: Sequence[str]) -> None:
         """Order the record and the end; beside: keys of the contestants that were alive together with this one."""
         self.finishing = True
-        self.order("finish", beside=list(beside))
+        self.order("finish", beside=list(beside), site=dict(self.place.facts))
 
     def _lost(self) -> str | None:
         phase = None if self.lost is None else self.said[self.lost].get("phase")
@@ -183,7 +185,7 @@ class Heat:
     def _starting(self, left: Sequence[Turn], cores: int) -> bool:
         """Whether the next launch may start beside those that are not ready yet."""
         busy = [entry.turn for entry in self.entries if not (entry.idle or entry.ended)]
-        ranks = sum(turn.case.cluster.ranks_per_node for turn in [*busy, *left[:1]])
+        ranks = sum(turn.case.cluster.ranks_on_a_machine for turn in [*busy, *left[:1]])
         return not busy or ranks <= 2 * cores
 
     def _has_room(self) -> bool:

@@ -20,7 +20,7 @@ from benches.engines.base import Engine, Trainer
 from benches.record import Parity, ParityCheck
 from benches.spec import Case
 from benches.workloads.data import batch_for, make_batches
-from benches.workloads.train import Workload, batch_numbers, compiled, make_optimizer
+from benches.workloads.train import Workload, batch_numbers, compiled, optimizer_of
 
 PARITY_STEP = 0
 LOW_RANK_BOUND = 1e-3
@@ -331,7 +331,7 @@ class _Gate:
         for name, parameter in self.wrapped.named_parameters():
             like = parameters[name].dtype
             parameters[name].grad = None if parameter.grad is None else parameter.grad.detach().to(like, copy=True)
-        optimizer = make_optimizer(list(parameters.values()), self.workload.case.optimizer)
+        optimizer = optimizer_of(self.twin, self.workload.case.optimizer)
         scaler = self.workload.scaler
         if scaler is not None:
             _step_scaled(optimizer, scaler)

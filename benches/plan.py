@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benches import clusters
 from benches.config import START_UP_S, Resolved, compose
 from benches.driver import command_for
 from benches.folder import StudyFolder, write_cases
@@ -63,7 +64,8 @@ def plan(study: Study, folder: StudyFolder, tools: Tools) -> Iterator[Planned]:
     """Each case once, in the order of its first launch."""
     for turn in turns(study, [0]):
         out = folder.launch(turn.contestant, 0)
-        command = command_for(turn, folder.case_file(turn.case), out, study.rounds, tools)
+        nodes = clusters.planned(study, turn.case).nodes
+        command = command_for(turn, folder.case_file(turn.case), out, study.rounds, tools, nodes)
         yield Planned(turn, launcher(turn.case), command, study.launches)
 
 
@@ -100,6 +102,8 @@ def show(resolved: Resolved, planned: list[Planned], console: Console) -> None:
         table.add_row(*map(Text, cells))
     console.print(table)
     console.print("\nThe commands, as a shell takes them; each writes its record into the folder after --out:\n")
+    if any(one.turn.case.cluster.name == "virtual" for one in planned):
+        console.print("(`run` brings the virtual nodes up, under other names than here.)\n", highlight=False)
     for one in planned:
         print(f"# {one.turn.contestant.name}, {one.turn.case.model.name}, {one.turn.case.cluster.world_size} ranks")
         print(one.command.text(), end="\n\n")

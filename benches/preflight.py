@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from benches import probe
+from benches import clusters, probe
 from benches.errors import UserError
 from benches.spec import Case, Study, plain
 from benches.workloads import datasets
@@ -26,7 +26,7 @@ INSTALL = "run: ringduel install-horovod"
 
 
 def check(study: Study, results: Path) -> None:
-    """Raise UserError where an interpreter, folder, data set, model or transport of the study is not there."""
+    """Raise UserError where an interpreter, folder, data set, model, transport or cluster of the study is not there."""
     cases = list({contestant.case.id: contestant.case for contestant in study.contestants}.values())
     check_results(results)
     for case in cases:
@@ -40,6 +40,7 @@ def check(study: Study, results: Path) -> None:
         judge(answer, own)
         if mpi is not None:
             judge_mpi(answer, mpi, python or sys.executable)
+    clusters.check(study, results)
 
 
 def check_results(results: Path) -> None:

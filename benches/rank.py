@@ -30,10 +30,10 @@ from benches.loop import Samples, Timer
 from benches.memory import forget_peak, peak_memory_mb
 from benches.spec import Case, load_case, plain
 from benches.worker import PARITY_FAILED
-from benches.workloads import allreduce
+from benches.workloads import allreduce, emulated
 from benches.workloads.data import make_batches, stream_seed
 from benches.workloads.references import one_line
-from benches.workloads.train import TrainStep, Workload, bare_model, compiled, make_optimizer, set_numerics
+from benches.workloads.train import TrainStep, Workload, bare_model, compiled, optimizer_of, set_numerics
 
 
 def run(options: argparse.Namespace, link: Link) -> int:
@@ -63,6 +63,9 @@ class Launch:
         self.blocks: list[record.Block] = []
         self.load: list[record.Load] = []
         self.beside: list[str] = []
+        self.site: dict[str, Any] = {}
+        self.emulated: emulated.EmulatedModel | None = None
+        self.lateness_s: list[float] = []
 
     def run(self) -> int:
         set_numerics(self.case)
@@ -100,7 +103,8 @@ class Launch:
     def _prepare(self) -> tuple[Trainer, torch.nn.Module]:
         """The model under the engine, and a bare twin of it for the gate."""
         model, twin = (bare_model(self.case, self.engine.device) for _ in range(2))
-        optimizer = make_optimizer(list(model.parameters()), self.case.optimizer)
+        self.emulated = emulated.find(model)
+        optimizer = optimizer_of(model, self.case.optimizer)
         return self.engine.prepare(compiled(self.case, model), optimizer), twin
 
     def _time(self, trainer: Trainer, workload: Workload) -> Timer:
@@ -129,7 +133,7 @@ class Launch:
             self.link.say(idle=len(self.blocks), rss=psutil.Process().memory_info().rss)
             order = self.link.order()
             if order["order"] == "finish":
-                self.beside = order["beside"]
+                self.beside, self.site = order["beside"], order["site"]
                 return
             yield order
 
@@ -148,6 +152,8 @@ class Launch:
         meter = Meter()
         timer.run_block(order["block"], self.case.block_steps, order["untimed"])
         self.load.append(meter.read())
+        if self.emulated is not None:
+            self.lateness_s += step_lateness(self.emulated, self.case.block_steps, self.case.accumulation_steps)
         self.blocks.append(record.Block(place=order["place"], parked_s=order["parked_s"]))
 
     def _trace(self, step: TrainStep, timer: Timer) -> None:
@@ -167,6 +173,7 @@ class Launch:
         """Get every rank's part of the record. Collective."""
         engine = self.engine
         own = {**provenance.of_rank(), "peak_memory_mb": peak_memory_mb(engine.device), "load": plain(self.load)}
+        own["lateness_s"] = self.lateness_s if self.emulated is not None else None
         self.ranks = engine.gather_json(own)
         if timer:
             self.samples = to_table(engine.gather(timer.samples.tensor().to(engine.device)))
@@ -226,7 +233,7 @@ class Launch:
             peak_memory_mb=[rank.pop("peak_memory_mb") for rank in self.ranks],
             parity=verdict,
             effective={**engine.describe(), **trainer.describe()},
-            provenance={**provenance.of_job(case), "ranks": self.ranks},
+            provenance={**provenance.of_job(case), "site": self.site, "ranks": self.ranks},
             warnings=self.warnings,
             blocks=self.blocks,
             load=[rank.pop("load") for rank in self.ranks],
@@ -241,13 +248,22 @@ def parity_reason(verdict: record.Parity) -> str:
     return "parity: " + "; ".join(failed)
 
 
+def step_lateness(model: emulated.EmulatedModel, steps: int, passes: int) -> list[float]:
+    """Seconds by which each of the last `steps` steps was late, all its passes together; the model forgets them."""
+    late = model.lateness_s[-steps * passes :]
+    model.lateness_s.clear()
+    return [sum(late[first : first + passes]) for first in range(0, len(late), passes)]
+
+
 def to_table(parts: list[torch.Tensor]) -> pa.Table:
     """Samples of all ranks, by rank, in the record's columns."""
     rows = np.concatenate([part.cpu().numpy() for part in parts])
     ranks = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
-    kinds = pa.DictionaryArray.from_arrays(pa.array(rows[:, 0].astype(np.int8)), list(Samples.KINDS))
-    columns = [kinds, ranks, rows[:, 1].astype(np.int32), rows[:, 2].astype(np.int32), rows[:, 3], rows[:, 4]]
-    return pa.table([pa.array(c) if isinstance(c, np.ndarray) else c for c in columns], schema=record.SAMPLE_SCHEMA)
+    kinds = pa.DictionaryArray.from_arrays(record.column(rows[:, 0], pa.int8()), record.names(Samples.KINDS))
+    numbers = [ranks, *(rows[:, place] for place in range(1, 5))]
+    types = record.SAMPLE_SCHEMA.types[1:]
+    columns = [record.column(values, kind) for values, kind in zip(numbers, types, strict=True)]
+    return pa.table([kinds, *columns], schema=record.SAMPLE_SCHEMA)
 
 
 def finite(value: float) -> float | None:

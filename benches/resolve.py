@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,18 @@ from benches.errors import UserError
 from benches.explain import check, flatten, listed, show
 from benches.machine import Machine
 from benches.spec import TRANSPORTS, Case, build
+from launchers.hosts import parse_hosts, place
 
 ENGINES = ("ddp", "horovod")
 """Engines with settings of their own."""
 MISSING = "???"
+LINKS, SSH = ("link_gbps", "link_latency_ms", "slow_node"), ("hosts", "nic", "ssh_port", "identity_file")
+UNUSED = {
+    "local": dict.fromkeys(LINKS, "shapes no link") | dict.fromkeys(SSH, "is this machine"),
+    "virtual": dict.fromkeys(SSH, "makes its own nodes"),
+    "hosts": dict.fromkeys(LINKS, "shapes no link"),
+}
+"""By kind of cluster the keys that mean nothing there, and why."""
 
 
 def case_of(content: dict[str, Any], machine: Machine) -> Case | None:
@@ -84,8 +94,11 @@ def transport_of(content: dict[str, Any], device: str) -> str | None:
 def cluster_of(content: dict[str, Any], case: dict[str, Any], machine: Machine) -> dict[str, Any]:
     """The cluster with its ranks counted and MPI's polling decided. Raises UserError where it has no room."""
     cluster = dict(content["cluster"])
-    _check_local(cluster)
+    _refuse_unused(cluster)
+    cluster["slow_node"] = dict(_slow_nodes(cluster["slow_node"]))
     gpus = machine.gpus(content["python"]) if case["device"] == "cuda" else 0
+    if cluster["name"] == "hosts":
+        _place(cluster, gpus)
     if cluster["ranks_per_node"] == "auto":
         if not gpus:
             raise UserError("cluster.ranks_per_node=auto: counts GPUs, and device is cpu; name a number")
@@ -98,7 +111,7 @@ def cluster_of(content: dict[str, Any], case: dict[str, Any], machine: Machine) 
     # The polling policy belongs to MPI: a case over another transport must not change its id with the cores.
     wanted = cluster["mpi_yield_when_idle"]
     if wanted is None:
-        wanted = machine.cores < 2 * ranks
+        wanted = machine.cores < 2 * _ranks_on_a_machine(cluster)
     controller = content["horovod"]["controller"] if case["engine"] == "horovod" else None
     cluster["mpi_yield_when_idle"] = wanted and "mpi" in (case["transport"], controller)
     return cluster
@@ -130,20 +143,48 @@ def world_size(cluster: dict[str, Any]) -> int:
     return int(cluster["nodes"] * cluster["ranks_per_node"])
 
 
-def _check_local(cluster: dict[str, Any]) -> None:
-    if cluster["name"] != "local":
-        return
-    if cluster["nodes"] != 1:
+def _ranks_on_a_machine(cluster: dict[str, Any]) -> int:
+    """As ClusterSpec counts them, before there is one."""
+    return world_size(cluster) if cluster["name"] == "virtual" else int(cluster["ranks_per_node"])
+
+
+def _refuse_unused(cluster: dict[str, Any]) -> None:
+    kind = cluster["name"]
+    if kind == "local" and cluster["nodes"] != 1:
         raise UserError(f"cluster.nodes={cluster['nodes']}: cluster=local is one node; raise cluster.ranks_per_node")
-    if cluster["link_gbps"] is not None:
-        raise UserError(f"cluster.link_gbps={show(cluster['link_gbps'])}: cluster=local shapes no link; takes null")
+    if kind != "hosts" and cluster["nodes"] == "auto":
+        raise UserError("cluster.nodes=auto: counts cluster.hosts; name a number")
+    for key, why in UNUSED.get(kind, {}).items():
+        value = cluster[key]
+        if value not in (None, {}, []):
+            empty = "[]" if key == "hosts" else "{}" if key == "slow_node" else "null"
+            raise UserError(f"cluster.{key}={show(value)}: cluster={kind} {why}; takes {empty}")
+
+
+def _slow_nodes(links: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Numbers of nodes as a Case has them. Raises UserError."""
+    for node, gbps in links.items():
+        if not re.fullmatch("0|[1-9][0-9]*", str(node)):
+            raise UserError(f"cluster.slow_node.{node}={show(gbps)}: {node} is no number of a node; takes 0, 1, …")
+        yield str(node), gbps
+
+
+def _place(cluster: dict[str, Any], gpus: int) -> None:
+    """Count nodes and ranks where they go by the hosts. Raises UserError where these cannot hold the ranks."""
+    hosts = parse_hosts(cluster["hosts"])
+    if cluster["nodes"] == "auto":
+        cluster["nodes"] = len(hosts)
+    if cluster["ranks_per_node"] == "auto":
+        cluster["ranks_per_node"] = gpus or min(host.slots for host in hosts[: cluster["nodes"]])
+    place(hosts, cluster["nodes"], cluster["ranks_per_node"])
 
 
 def _check_cores(cluster: dict[str, Any], allowed: bool, cores: int) -> None:
-    ranks, threads = cluster["ranks_per_node"], cluster["threads_per_rank"]
+    ranks, threads = _ranks_on_a_machine(cluster), cluster["threads_per_rank"]
     if ranks * threads > cores and not allowed:
+        key = "nodes" if cluster["name"] == "virtual" and cluster["nodes"] > 1 else "ranks_per_node"
         raise UserError(
-            f"cluster.ranks_per_node={ranks}: {ranks} ranks x {threads} threads need {ranks * threads} cores, "
+            f"cluster.{key}={cluster[key]}: {ranks} ranks x {threads} threads need {ranks * threads} cores, "
             f"and {cores} may be used; fewer ranks, or allow_oversubscribe=true"
         )
 

@@ -29,6 +29,10 @@ Name = Annotated[str, Meta(min_length=1)]
 Reference = Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="package.module:callable")]
 """A Python object by name, `package.module:attribute`."""
 
+NodeNumber = Annotated[str, Meta(pattern=r"^(0|[1-9]\d*)\Z", description="number of a node, from 0")]
+"""As text: JSON, in which records are, has no other keys."""
+Port = Annotated[int, Meta(ge=1, le=65535)]
+
 Cores = Annotated[str, Meta(pattern=r"^\d+(,\d+)*\Z", description="core numbers by local rank, such as '2,3'")]
 
 StudyName = Annotated[
@@ -176,6 +180,18 @@ class ClusterSpec(Frozen, frozen=True, kw_only=True):
     """Compute threads of a rank: OMP_NUM_THREADS and torch's intra-op pool."""
     link_gbps: Positive | None = None
     """Rate of each node's link where the cluster shapes it; null: as it is."""
+    link_latency_ms: Positive | None = None
+    """Delay of what each node sends, where the cluster shapes links; a round trip takes twice as long. null: none."""
+    slow_node: dict[NodeNumber, Positive] = {}
+    """`link_gbps` of single nodes by their number, such as {1: 0.1}; the others have the common one."""
+    hosts: Annotated[tuple[Name, ...], Meta(description="a list such as [a:8,b:8]")] = ()
+    """Machines reached over ssh, each with the number of ranks that it may hold; the first holds rank 0."""
+    nic: Name | None = None
+    """Network device of the hosts, by the same name on each; null: what each library picks."""
+    ssh_port: Port | None = None
+    """Of the hosts' ssh servers; null: as ~/.ssh/config says, else 22."""
+    identity_file: Name | None = None
+    """Private key for the hosts; null: as ~/.ssh/config says."""
     launcher: LauncherName = "auto"
     """auto: torchrun for DDP, horovodrun for Horovod over gloo, mpirun over MPI, none for local."""
     mpi_yield_when_idle: bool = False
@@ -186,6 +202,11 @@ class ClusterSpec(Frozen, frozen=True, kw_only=True):
     @property
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
+
+    @property
+    def ranks_on_a_machine(self) -> int:
+        """Ranks that share cores and memory: virtual nodes are all on one machine."""
+        return self.world_size if self.name == "virtual" else self.ranks_per_node
 
 
 class Case(Frozen, frozen=True, kw_only=True):

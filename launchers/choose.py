@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from benches.errors import UserError
 from benches.spec import Case
-from launchers import direct, horovodrun, mpirun, torchrun
+from launchers import direct, horovodrun, mpirun, nodes, torchrun
+from launchers.nodes import Nodes
 from launchers.spec import Command, LaunchSpec
 from launchers.tools import LIBMPI, Tools, libmpi
 
@@ -24,13 +25,16 @@ LAUNCHERS = {
 }
 """By cell, the launcher that can start it: it alone gives the ranks what that engine joins with."""
 
+CLUSTERS = ("local", "virtual", "hosts")
+"""Kinds of cluster that they serve."""
+
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def launcher(case: Case) -> str:
     """Name of the launcher that serves this case. Raises UserError where the one asked for cannot."""
-    if case.cluster.name != "local":
-        raise UserError(f"cluster.name={case.cluster.name}: no launcher serves it yet; choices: local")
+    if case.cluster.name not in CLUSTERS:
+        raise UserError(f"cluster.name={case.cluster.name}: no launcher serves it yet; choices: {', '.join(CLUSTERS)}")
     # Whoever talks over MPI must be started by it, whatever carries the gradients.
     asked, serving = case.cluster.launcher, "mpirun" if case.uses_mpi else LAUNCHERS[case.cell]
     if asked not in ("auto", serving):
@@ -38,12 +42,16 @@ def launcher(case: Case) -> str:
     return serving
 
 
-def command(case: Case, spec: LaunchSpec, tools: Tools) -> Command:
-    """The command that starts the ranks of `case`. Raises UserError where something that it needs is missing."""
-    make = COMMANDS[launcher(case)]
+def command(case: Case, spec: LaunchSpec, tools: Tools, on: Nodes | None = None) -> Command:
+    """The command that starts the ranks of `case` on these nodes, None: on this machine.
+
+    Raises UserError where something that it needs is missing.
+    """
+    name = launcher(case)
     _check_text(spec)
     _check_packages(case, spec.python, tools)
-    return make(_with_libmpi(case, spec, tools), tools)
+    spec = _with_libmpi(case, spec, tools)
+    return COMMANDS[name](spec, tools) if on is None else ON_NODES[name](spec, on, tools)
 
 
 COMMANDS: dict[str, Callable[[LaunchSpec, Tools], Command]] = {
@@ -51,6 +59,12 @@ COMMANDS: dict[str, Callable[[LaunchSpec, Tools], Command]] = {
     "torchrun": lambda spec, _: torchrun.command(spec),
     "horovodrun": lambda spec, tools: horovodrun.command(spec, tools.horovodrun(spec.python)),
     "mpirun": lambda spec, tools: mpirun.command(spec, tools.mpi(spec.python)),
+}
+ON_NODES: dict[str, Callable[[LaunchSpec, Nodes, Tools], Command]] = {
+    "direct": lambda spec, on, _: nodes.direct(spec, on),
+    "torchrun": lambda spec, on, _: nodes.torchrun(spec, on),
+    "horovodrun": lambda spec, on, tools: nodes.horovodrun(spec, on, tools.horovodrun(spec.python)),
+    "mpirun": lambda spec, on, tools: nodes.mpirun(spec, on, tools.mpi(spec.python)),
 }
 
 

@@ -59,6 +59,12 @@ def port(token: str) -> int:
     return FIRST_PORT + int(token[:8], 16) % PORTS
 
 
+def direct(spec: LaunchSpec, nodes: Nodes) -> Command:
+    """One process by itself on the first node."""
+    env = variables(spec, nodes)
+    return Command(fanout([nodes.on(0, spec.words, env, spec.cwd)]), env, spec.cwd)
+
+
 def torchrun(spec: LaunchSpec, nodes: Nodes) -> Command:
     """One agent on each node."""
     env = variables(spec, nodes)

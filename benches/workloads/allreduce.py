@@ -101,5 +101,6 @@ def to_table(parts: list[torch.Tensor]) -> pa.Table:
     """Curves of all ranks, by rank, in the columns of `curve.parquet`."""
     rows = np.concatenate([part.cpu().numpy() for part in parts])
     ranks = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
-    columns = [ranks, rows[:, 0].astype(np.int64), rows[:, 1].astype(np.int32), rows[:, 2]]
-    return pa.table([pa.array(column) for column in columns], schema=record.CURVE_SCHEMA)
+    numbers = [ranks, *(rows[:, place] for place in range(3))]
+    columns = [record.column(*one) for one in zip(numbers, record.CURVE_SCHEMA.types, strict=True)]
+    return pa.table(columns, schema=record.CURVE_SCHEMA)

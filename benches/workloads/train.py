@@ -5,6 +5,7 @@ Only the wrapper varies between contestants; whatever else touches the numbers i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -14,6 +15,7 @@ from torch import nn
 
 from benches.engines.base import Trainer
 from benches.spec import Case, OptimizerSpec
+from benches.workloads import emulated
 from benches.workloads.data import Batches, stream_seed
 from benches.workloads.models import build_model, loss_function
 
@@ -49,6 +51,24 @@ def make_optimizer(parameters: list[nn.Parameter], spec: OptimizerSpec) -> torch
         )
     kind = torch.optim.Adam if spec.name == "adam" else torch.optim.AdamW
     return kind(parameters, lr=spec.lr, weight_decay=spec.weight_decay, fused=spec.fused)
+
+
+def optimizer_of(model: nn.Module, spec: OptimizerSpec) -> torch.optim.Optimizer:
+    """The model's: that of the case, or for an emulated model one that takes the time of the profiled one's."""
+    parameters, stand_in = list(model.parameters()), emulated.find(model)
+    return make_optimizer(parameters, spec) if stand_in is None else NoUpdate(parameters, spec.lr, stand_in.update_s)
+
+
+class NoUpdate(torch.optim.Optimizer):
+    """Leaves the weights as they are, and sleeps while an accelerator would update them."""
+
+    def __init__(self, params: Any, lr: float = 0.0, update_s: float = 0.0) -> None:
+        # Horovod makes its optimizer of one's parameter groups alone: whatever is needed must stand in them.
+        super().__init__(params, {"lr": lr, "update_s": update_s})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Takes `update_s` seconds."""
+        time.sleep(self.param_groups[0]["update_s"])
 
 
 class Workload:

@@ -97,7 +97,7 @@ def test_a_curve_that_cannot_be_read_is_a_warning(study: Path) -> None:
 def test_it_is_in_every_output(study: Path, tmp_path: Path) -> None:
     found = summary.reduce(table.read(study))
     text = markdown.render(content.build(found))
-    assert "## All-reduce" in text
+    assert "**All-reduce, resnet18_64, 2 ranks: time; busbw in GB/s**" in text
     assert "| 256 MiB |" in text
     assert "at 256 MiB horovod/mpi is fastest with 3.94 GB/s" in "".join(
         axis.get_title(loc="left") for axis in plots.curves(found).axes

@@ -123,15 +123,19 @@ def test_many_warnings_are_cut_short_and_counted(study_folder: Make) -> None:
 
 def test_the_report_holds_verdict_table_pictures_method_and_provenance(smoke_study: Path, tmp_path: Path) -> None:
     files = report.write(smoke_study, tmp_path / "out")
+    figures = {"step_times", "ratios", "transports", "traces", "breakdown", "efficiency"}
     assert {path.name for path in files if path.suffix != ".tex"} == {
-        "report.html", "report.md", "step_times.svg", "step_times.png", "ratios.svg", "ratios.png",
-        "contestants.csv", "comparisons.csv", "questions.csv", "failures.csv", "launches.csv",
+        "report.html", "report.md", "contestants.csv", "comparisons.csv", "questions.csv", "failures.csv",
+        "launches.csv",
+        *(f"{name}.{kind}" for name in figures for kind in ("svg", "png")),
+        *(f"{name}.csv" for name in figures - {"step_times", "ratios"}),
     }  # fmt: skip
     assert files[0].name == "report.html"
     text = (tmp_path / "out" / "report.md").read_text()
     titles = re.findall("^## (.*)", text, re.MULTILINE)
     assert titles == [
-        "Decision", "Evidence", "What would change it", "Caveats and warnings", "Beyond speed", "Method", "Provenance",
+        "Decision", "Evidence", "Why", "What would change it", "Caveats and warnings", "Scaling", "Beyond speed",
+        "Method", "Provenance",
     ]  # fmt: skip
     assert f"hash {table.read(smoke_study).study.hash}" in text
     assert "| host.cpu | Test CPU | all |" in text
@@ -173,7 +177,7 @@ def test_names_cannot_become_markup(study_folder: Make, tmp_path: Path) -> None:
     assert "<script" not in html
     assert "<em>" not in html
     assert not re.search(r'href="(?!#)', html)
-    assert html.count("<img") == 2
+    assert html.count("<img") == 3
     assert {len(row.split("</td>")) for row in re.findall("<tr>(?:(?!</tr>).)*</td>", html, re.DOTALL)} <= {
         4,
         5,

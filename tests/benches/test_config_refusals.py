@@ -23,7 +23,7 @@ REFUSED = {
     ("precision=fp99",): "precision=fp99: choices: fp32, bf16, fp16",
     ("model=resnt18",): f"model=resnt18: choices: {MODELS}",
     ("data=nope",): "data=nope: choices: digits, imagefolder, synthetic",
-    ("cluster=nope",): "cluster=nope: choices: local",
+    ("cluster=nope",): "cluster=nope: choices: hosts, local, virtual",
     ("experiment=nope",): f"experiment=nope: choices: {EXPERIMENTS}",
     ("study.axes.model=[mlp,nope]",): f"study.axes.model=nope: choices: {MODELS}",
     ("study.contestants.ddp.model=nope",): f"study.contestants.ddp.model=nope: choices: {MODELS}",
@@ -128,6 +128,32 @@ REFUSED = {
     ),
     ("cluster.nodes=2",): "cluster.nodes=2: cluster=local is one node; raise cluster.ranks_per_node",
     ("cluster.link_gbps=10",): "cluster.link_gbps=10: cluster=local shapes no link; takes null",
+    ("cluster.slow_node={1: 0.1}",): "cluster.slow_node={1: 0.1}: cluster=local shapes no link; takes {}",
+    ("cluster.hosts=[a:8]",): "cluster.hosts=[a:8]: cluster=local is this machine; takes []",
+    ("cluster.nodes=auto",): "cluster.nodes=auto: cluster=local is one node; raise cluster.ranks_per_node",
+    ("cluster=virtual", "cluster.nodes=auto"): "cluster.nodes=auto: counts cluster.hosts; name a number",
+    ("cluster=virtual", "cluster.nic=eth0"): "cluster.nic=eth0: cluster=virtual makes its own nodes; takes null",
+    ("cluster=virtual", "cluster.link_gbps=0"): "cluster.link_gbps=0: takes a number above 0, or null",
+    ("cluster=virtual", "cluster.slow_node.one=1"): (
+        "cluster.slow_node.one=1: one is no number of a node; takes 0, 1, …"
+    ),
+    ("cluster=virtual", "cluster.nodes=4"): (
+        "cluster.nodes=4: 4 ranks x 1 threads need 4 cores, and 2 may be used; fewer ranks, or allow_oversubscribe=true"
+    ),
+    ("cluster=hosts",): (
+        "cluster.hosts=[]: names no host; takes a list such as [a:8,b:8], host name or IPv4 address and slots"
+    ),
+    ("cluster=hosts", "cluster.hosts=a:8"): "cluster.hosts=a:8: takes a list such as [a:8,b:8]",
+    ("cluster=hosts", "cluster.hosts=[a:1,b:1]", "cluster.link_gbps=1"): (
+        "cluster.link_gbps=1: cluster=hosts shapes no link; takes null"
+    ),
+    ("cluster=hosts", "cluster.hosts=[a:1,b:1]", "cluster.nodes=3"): "cluster.nodes=3: cluster.hosts names 2",
+    ("cluster=hosts", "cluster.hosts=[a:1,b:1]", "cluster.ranks_per_node=2"): (
+        "cluster.ranks_per_node=2: host a has slots for 1"
+    ),
+    ("cluster=hosts", "cluster.hosts=[a:1]", "cluster.ssh_port=70000"): (
+        "cluster.ssh_port=70000: takes a whole number of at least 1 and of at most 65535, or null"
+    ),
     # Batches.
     ("data.global_batch=63",): (
         "data.global_batch=63: does not divide by the world size 2 (cluster.nodes=1 x cluster.ranks_per_node=2)"

@@ -65,6 +65,20 @@ def test_orders_reach_the_agent_that_they_are_for(control: Control, tmp_path: Pa
     assert not any(agent.poll(0.2) for agent in agents)
 
 
+def test_it_listens_where_agents_were_invited_and_nowhere_else(control: Control, tmp_path: Path) -> None:
+    """127.0.0.2 stands for the address at which another machine reaches this one."""
+    agents = []
+    for number, host in enumerate(("127.0.0.1", "127.0.0.2", "127.0.0.2")):
+        (tmp_path / str(number)).mkdir()
+        control.invite(tmp_path / str(number), "name", host)
+        agents.append(joined(control, tmp_path / str(number), number))
+    addresses = [address(tmp_path / str(number)) for number in range(3)]
+    assert [host for host, _ in addresses] == ["127.0.0.1", "127.0.0.2", "127.0.0.2"]
+    assert addresses[1] == addresses[2]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", addresses[1][1]), 5)
+
+
 def test_without_an_invitation_there_is_no_driver(tmp_path: Path) -> None:
     assert join(tmp_path, 0) is None
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from running import HERE, Silent, make_case
 
+from benches.clusters import Place
 from benches.control import CONTROL, Control
 from benches.heat import PROGRESS, RESUME_STEPS, Entry, Heat, clear
 from benches.schedule import Turn
@@ -38,6 +39,7 @@ def work(link):
         link.say(idle=blocks, rss=1000)
         order = link.order()
         if order["order"] == "finish":
+            Path(sys.argv[1], "site").write_text(json.dumps(order["site"]))
             link.say(phase="done", block=0)
             return 0
         link.say(phase="timing", block=order["block"])
@@ -75,7 +77,8 @@ class Rig(Silent):
         out = self.out(int(turn.contestant.name))
         # A shell as the launcher, so that the agent is not the launcher itself.
         argv = ("sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", CODE, str(out))
-        return Entry(turn, out, Command(argv, cwd=str(HERE.parent)), self.control)
+        place = Place(host="127.0.0.2", facts={"kind": turn.contestant.name})
+        return Entry(turn, out, Command(argv, cwd=str(HERE.parent)), self.control, place)
 
     def start(self, count: int, cores: int = 8) -> list[Turn]:
         return self.heat.start(self.turns(count), self.make, cores)
@@ -112,6 +115,9 @@ def test_each_runs_its_blocks_alone_in_the_order_of_the_rounds(rig: Rig) -> None
     rig.heat.run(order)
     assert rig.states() == [psutil.STATUS_STOPPED] * 3
     headers = rig.heat.finish()
+    assert [json.loads((rig.out(number) / "site").read_text()) for number in range(3)] == [
+        {"kind": str(number)} for number in range(3)
+    ]
     ran = [rig.ran(number) for number in range(3)]
     for number in range(3):
         assert [block["block"] for block in ran[number]] == [0, 1, 2]

@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from running import launch_case, make_case
 from torch import nn
-from workload_cases import case
+from workload_cases import case, made, model
 
+from benches import cli
 from benches import profile as profiling
 from benches.errors import UserError
-from benches.spec import build, plain
-from benches.workloads import emulated
+from benches.rank import step_lateness
+from benches.spec import OptimizerSpec, build, plain
+from benches.workloads import emulated, train
 from benches.workloads.emulated import EmulatedModel, Layer, Profile, load_profile
 
 BATCH = torch.tensor([0.25, 0.75])
-
-
-def made(layers: tuple[Layer, ...] | None = None, **changes: Any) -> Profile:
-    """Two layers whose gradients come in the order in which they are registered, not in the reverse."""
-    layers = layers or (
-        Layer(name="a", forward_s=0.01, backward_s=0.03, ready=0, parameters=(70_000, 3)),
-        Layer(name="b.c", forward_s=0.02, backward_s=0.04, ready=1, parameters=(5,)),
-    )
-    content = {
-        "model": "m",
-        "device": "d",
-        "torch": "2",
-        "per_rank_batch": 2,
-        "threads": 1,
-        "steps": 1,
-        "measured_step_s": 1.0,
-        "step_s": 0.1,
-        "update_s": 0.0,
-        "bytes_per_element": 4,
-        "layers": layers,
-    }
-    return Profile(**{**content, **changes})
 
 
 class Clock:
@@ -261,3 +243,68 @@ def test_a_profile_can_be_scaled() -> None:
     assert build(Profile, plain(found)) == found
     with pytest.raises(UserError, match=r"^--step-s 0: takes seconds above 0$"):
         profiling.scaled(made(), 0)
+
+
+def test_the_optimizer_takes_the_time_of_the_real_one_and_updates_nothing(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "time", clock)
+    model = EmulatedModel(made(update_s=0.02))
+    optimizer = train.optimizer_of(model, OptimizerSpec(lr=0.5))
+    model(BATCH).backward()
+    before = clock.now
+    optimizer.step()
+    assert clock.now - before == pytest.approx(0.02)
+    assert all(not parameter.any() for parameter in model.parameters())
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    optimizer.zero_grad()
+    assert {parameter.grad for parameter in model.parameters()} == {None}
+    # As Horovod makes its own of it: a subclass, given the parameter groups alone.
+    again = type("NoUpdate", (train.NoUpdate,), {})(optimizer.param_groups)
+    again.step()
+    assert clock.now - before == pytest.approx(0.04)
+    assert isinstance(train.optimizer_of(nn.Linear(1, 1), OptimizerSpec()), torch.optim.SGD)
+
+
+def test_lateness_is_that_of_the_timed_steps_all_their_passes_together() -> None:
+    model = EmulatedModel(made())
+    model.lateness_s = [9.0, 9.0, 0.25, 0.5, 1.0, 2.0]
+    assert step_lateness(model, 2, 2) == [0.75, 3.0]
+    assert model.lateness_s == []
+    model.lateness_s = [9.0, 0.25, 0.5]
+    assert step_lateness(model, 2, 1) == [0.25, 0.5]
+
+
+CELLS = [
+    pytest.param(None, id="local"),
+    pytest.param("ddp", id="ddp"),
+    pytest.param("horovod", id="horovod", marks=pytest.mark.horovod),
+]
+
+
+@pytest.mark.parametrize("engine", CELLS)
+def test_it_passes_the_gate_and_its_record_says_how_late_it_was(
+    engine: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(profiling.text_of(made(update_s=0.01)))
+    spec = plain(model("emulated", f"model.kwargs.profile={path}", "model.kwargs.step_s=0.05"))
+    shape = (engine, "gloo", 2) if engine else ("local", None, 1)
+    header, _ = launch_case(make_case(*shape, model=spec), tmp_path / "results", monkeypatch, rounds=2)
+    assert (header.status, header.reason) == ("ok", None)
+    assert header.provenance["site"] == {}
+    late = [rank["lateness_s"] for rank in header.provenance["ranks"]]
+    assert [len(of_rank) for of_rank in late] == [2 * header.case.block_steps] * shape[2]
+    assert all(-0.01 < one < 5 for of_rank in late for one in of_rank)
+    # Each block has three untimed steps more.
+    assert all(load.wall_s >= 0.05 * (3 + header.case.block_steps) for load in header.load[0])
+
+
+def test_the_command_line_writes_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "new" / "mlp.yaml"
+    words = ["profile", "model=mlp", "engine=ddp", "device=cpu", "--out", str(path), "--step-s", "0.5", "--json"]
+    assert cli.main(words) == cli.DONE
+    said = json.loads(capsys.readouterr().out)
+    assert said["path"] == str(path)
+    assert load_profile(str(path)).step_s == pytest.approx(0.5) == said["profile"]["step_s"]
+    assert cli.main([*words[:-3], "--step-s", "-1"]) == cli.MISTAKE

@@ -43,7 +43,9 @@ def check_record(header: record.Header, out: Path) -> None:
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "ranks", [1, 2, pytest.param(3, marks=pytest.mark.proof), pytest.param(4, marks=pytest.mark.proof)]
+)
 @pytest.mark.parametrize(("engine", "transport"), CELLS)
 def test_contract(
     engine: str, transport: str, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: list[str]

@@ -170,7 +170,7 @@ def test_the_page_names_every_key_of_the_provenance(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setenv("HOROVOD_SECRET_KEY", "hush")
     job = provenance.of_job(make_case())
-    wanted = set(job) | {"ranks"}
+    wanted = set(job) | {"ranks", "site", "ranks.lateness_s"}
     wanted |= {f"host.{key}" for key in job["host"]} | {f"ranks.{key}" for key in provenance.of_rank()}
     assert {name.strip("`") for name, *_ in documented("Provenance")} == wanted
     assert "hush" not in str(job) + str(provenance.of_rank())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benches.spec import Case, ModelSpec, build
+from benches.workloads.emulated import Layer, Profile
 
 CONF = Path(__file__).parents[2] / "conf"
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml") if path.stem != "custom")
@@ -50,3 +51,25 @@ def case(*, model: Any = None, data: Any = None, ranks: int = 1, **fields: Any) 
         **fields,
     }
     return build(Case, content)
+
+
+def made(layers: tuple[Layer, ...] | None = None, **changes: Any) -> Profile:
+    """A profile of two layers whose gradients come in the order in which they are registered, not in the reverse."""
+    layers = layers or (
+        Layer(name="a", forward_s=0.01, backward_s=0.03, ready=0, parameters=(70_000, 3)),
+        Layer(name="b.c", forward_s=0.02, backward_s=0.04, ready=1, parameters=(5,)),
+    )
+    content = {
+        "model": "m",
+        "device": "d",
+        "torch": "2",
+        "per_rank_batch": 2,
+        "threads": 1,
+        "steps": 1,
+        "measured_step_s": 1.0,
+        "step_s": 0.1,
+        "update_s": 0.0,
+        "bytes_per_element": 4,
+        "layers": layers,
+    }
+    return Profile(**{**content, **changes})

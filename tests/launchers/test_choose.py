@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from benches.errors import UserError
 from benches.spec import Case, build
-from launchers import choose
-from launchers.spec import LaunchSpec, Mpi
+from launchers import choose, nodes
+from launchers.remote import SshNodes
+from launchers.spec import Command, LaunchSpec, Mpi
 from launchers.tools import Packages, Tools
 
 ALL = Packages(torch=True, horovod=True, mpi4py=True, libraries=())
@@ -87,8 +90,39 @@ def test_a_launcher_that_cannot_start_the_cell_is_refused(cell: str, asked: str,
     assert str(error.value) == f"cluster.launcher={asked}: cannot start {cell}; choices: auto, {serving}"
 
 
+SITE = SshNodes(("a", "b"), token="000000ff00")
+
+
+@pytest.mark.parametrize("kind", ["virtual", "hosts"])
+@pytest.mark.parametrize(
+    ("cell", "same"),
+    [
+        ("ddp/gloo", lambda spec: nodes.torchrun(spec, SITE)),
+        ("horovod/gloo", lambda spec: nodes.horovodrun(spec, SITE, ("/env/bin/horovodrun",))),
+        ("horovod/mpi", lambda spec: nodes.mpirun(spec, SITE, Mpi("/env/bin/mpirun", "openmpi5", "5.0.11"))),
+        ("local", lambda spec: nodes.direct(spec, SITE)),
+    ],
+)
+def test_on_several_nodes_the_same_launcher_reaches_them(
+    kind: str, cell: str, same: Callable[[LaunchSpec], Command]
+) -> None:
+    one = case(cell, name=kind)
+    assert choose.command(one, spec(A="1"), Present(), SITE) == same(spec(A="1"))
+    with pytest.raises(UserError, match=r"^cluster\.launcher="):
+        choose.command(
+            case(cell, name=kind, launcher="direct" if cell != "local" else "mpirun"), spec(), Present(), SITE
+        )
+
+
+def test_one_process_by_itself_is_started_on_the_first_node() -> None:
+    command = choose.command(case("local", name="hosts"), spec(A="1"), Present(), SITE)
+    (line,) = command.argv[4:]
+    assert shlex.split(line)[-2] == "a"
+    assert command.argv[:4] == nodes.fanout([])
+
+
 def test_a_cluster_without_a_launcher_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^cluster\.name=slurm: .*choices: local$"):
+    with pytest.raises(UserError, match=r"^cluster\.name=slurm: .*choices: local, virtual, hosts$"):
         choose.command(case("ddp/gloo", name="slurm"), spec(), Present())
 
 

@@ -1,0 +1,48 @@
+"""What the settings of a sub-grid do to the step time, engine by engine. Ratios are of step times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from analysis import stats
+from analysis.pairing import Pairing
+from analysis.speedup import is_apart, launch_medians
+
+WHO = ["study", "point", "model", "world_size", "cell", "name", "marks"]
+PREFIX = "settings."
+
+
+def tuning(blocks: pd.DataFrame, level: float = stats.LEVEL) -> pd.DataFrame:
+    """One row a contestant of each engine/transport that a study measured with several settings.
+
+    WHO, `settings.KEY` columns, Estimates `step_time_s` (median of launches and range) and `against_best` (step time ÷
+    that of the cell's fastest, paired by launch; the intervals of a cell hold together with `level`), `best`, and
+    `tied`: the interval does not exclude 1. The fastest was chosen for being fast, so it is flattered; the study's own
+    confirmation launches say by how much. blocks: columns of tidy.COLUMNS. Pure.
+    """
+    swept = [column for column in blocks.columns if str(column).startswith(PREFIX)]
+    own = blocks[(blocks["copy"] == 0) & (blocks["engine"] != "local")]
+    cells = own.groupby(["study", "point", "world_size", "cell", own["marks"].map(is_apart)], sort=False)
+    rows = [row for _, cell in cells if cell["contestant"].nunique() > 1 for row in _cell(cell, swept, level)]
+    found: pd.DataFrame = pd.DataFrame(rows, columns=[*WHO, *swept, "step_time_s", "against_best", "best", "tied"])
+    return found
+
+
+def _cell(own: pd.DataFrame, swept: list[str], level: float) -> list[dict[str, Any]]:
+    pairing = Pairing((), own)
+    members = own.drop_duplicates("contestant")
+    first = int(members["contestant"].iloc[0])
+    logs = {place: pairing.direct(place, first).logs for place in map(int, members["contestant"])}
+    best = min((place for place in logs if len(logs[place])), key=lambda place: float(logs[place].mean()))
+    each = stats.simultaneous(level, len(logs) - 1)
+    rows = []
+    for _, one in members.iterrows():
+        place = int(one["contestant"])
+        found = pairing.direct(place, best).logs
+        ratio = stats.ratio_of_pairs(found, each) if len(found) and place != best else None
+        row = {name: one[name] for name in [*WHO, *swept]} | {"best": place == best, "against_best": ratio}
+        row["tied"] = place == best or (ratio is not None and stats.direction(ratio) is None)
+        rows.append(row | {"step_time_s": launch_medians(own[own["contestant"] == place])["step_time_s"]})
+    return rows

@@ -1,0 +1,67 @@
+"""Contestants of a tidy table against a reference: the ratio of step times with its verdict, paired by launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from analysis import stats
+from analysis.pairing import Pairing
+from analysis.speedup import is_apart
+
+COLUMNS = ["study", "point", "model", "world_size", "a", "b", "marks", "ratio", "verdict", "direction", "provisional"]
+
+
+def compare(
+    blocks: pd.DataFrame,
+    reference: Mapping[str, object] | None = None,
+    margin: float = 0.02,
+    level: float = stats.LEVEL,
+) -> pd.DataFrame:
+    """Each contestant against the reference of its study, point, world size and kind of machine; COLUMNS.
+
+    reference: values of columns that it has, such as {"cell": "ddp/gloo"}; where none matches, or by default, the first
+    under DDP, else the first. `ratio`: Estimate of step time of a ÷ step time of b; the intervals of all rows hold
+    together with `level` (Bonferroni). A contestant of another heat meets the copy of the reference in its own heat.
+    blocks: columns of tidy.COLUMNS. Pure.
+    """
+    met = [(one, other, logs) for _, own in _fields(blocks) for one, other, logs in _meetings(own, reference or {})]
+    each = stats.simultaneous(level, len(met))
+    found: pd.DataFrame = pd.DataFrame([_row(*pair, each, margin) for pair in met], columns=COLUMNS)
+    return found
+
+
+def _fields(blocks: pd.DataFrame) -> Any:
+    keys = [blocks["study"], blocks["point"], blocks["world_size"], blocks["marks"].map(is_apart)]
+    return blocks[blocks["engine"] != "local"].groupby(keys, sort=False)
+
+
+def _meetings(own: pd.DataFrame, reference: Mapping[str, object]) -> list[tuple[pd.Series, pd.Series, pd.Series]]:
+    pairing = Pairing((), own)
+    every = own.drop_duplicates("contestant").sort_values("contestant")
+    members = every[every["copy"] == 0]
+    wanted = members[(members[list(reference)] == pd.Series(reference)).all(axis=1)] if reference else members.iloc[:0]
+    ddp = members[members["engine"] == "ddp"]
+    other = next(rows.iloc[0] for rows in (wanted, ddp, members) if len(rows))
+    found = []
+    for _, one in members[members["contestant"] != other["contestant"]].iterrows():
+        logs = pairing.direct(int(one["contestant"]), _in_heat(every, other, int(one["heat"]))).logs
+        if len(logs):
+            found.append((one, other, logs))
+    return found
+
+
+def _in_heat(every: pd.DataFrame, reference: pd.Series, heat: int) -> int:
+    """The reference itself or its copy that was alive in that heat."""
+    copies = every[(every["case_id"] == reference["case_id"]) & (every["copy"] > 1) & (every["heat"] == heat)]
+    return int(copies["contestant"].iloc[0] if len(copies) else reference["contestant"])
+
+
+def _row(one: pd.Series, other: pd.Series, logs: pd.Series, level: float, margin: float) -> dict[str, Any]:
+    ratio = stats.ratio_of_pairs(logs, level)
+    who = {name: one[name] for name in ("study", "point", "model", "world_size", "marks")}
+    judged = {"verdict": stats.verdict(ratio, margin), "direction": stats.direction(ratio)}
+    provisional = ratio.n < stats.PROVISIONAL_BELOW
+    return who | {"a": one["name"], "b": other["name"], "ratio": ratio, "provisional": provisional} | judged

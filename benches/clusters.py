@@ -1,0 +1,225 @@
+"""What the launches of a study run on: this machine, virtual nodes of it, or hosts over ssh. Rates in 10**9 bit/s.
+
+`plan` asks `planned`, which starts nothing; the driver asks a Site, whose clusters come up when they are first needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import secrets
+import shlex
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from benches.control import LOOPBACK
+from benches.errors import UserError
+from benches.spec import Case, ClusterSpec, Study
+from launchers import hostcheck
+from launchers.hosts import parse_hosts, place
+from launchers.nodes import Nodes
+from launchers.remote import CONNECT_S, Ssh, SshNodes
+from launchers.supervise import output
+from launchers.virtual import rate
+from launchers.virtual.cluster import FOLDER, Cluster, virtual_cluster
+from launchers.virtual.nodes import VirtualNodes
+from launchers.virtual.plan import Link, Plan, make_plan, prefix_of
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one launch runs."""
+
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Of all its processes, on every node."""
+    host: str = LOOPBACK
+    """This machine's address as its agents reach it."""
+    nodes: Nodes | None = None
+    """None: this machine itself."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What its record says of the site, see `provenance.site` in results/README.md."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Links of a virtual cluster; cases of one shape share a cluster."""
+
+    gbps: float | None
+    latency_ms: float | None
+    slow: tuple[tuple[str, float], ...]
+    """Rate of single nodes, by number."""
+
+    @classmethod
+    def of(cls, cluster: ClusterSpec) -> Shape:
+        return cls(cluster.link_gbps, cluster.link_latency_ms, tuple(sorted(cluster.slow_node.items())))
+
+    @property
+    def link(self) -> Link:
+        return Link(self.gbps, self.latency_ms)
+
+    @property
+    def others(self) -> dict[int, Link]:
+        """Links of single nodes."""
+        return {int(node): Link(gbps, self.latency_ms) for node, gbps in self.slow}
+
+
+def shapes(study: Study) -> dict[Shape, int]:
+    """The virtual clusters that the study needs, each with its largest number of nodes."""
+    found: dict[Shape, int] = {}
+    for cluster in (one.case.cluster for one in study.contestants):
+        if cluster.name == "virtual":
+            shape = Shape.of(cluster)
+            found[shape] = max(found.get(shape, 0), cluster.nodes)
+    return found
+
+
+def ssh_nodes(cluster: ClusterSpec, token: str) -> SshNodes:
+    """The hosts that hold the ranks. Raises UserError where they cannot."""
+    names = place(parse_hosts(cluster.hosts), cluster.nodes, cluster.ranks_per_node)
+    return SshNodes(names, token, Ssh(port=cluster.ssh_port, identity_file=cluster.identity_file), cluster.nic)
+
+
+def planned(study: Study, case: Case) -> Place:
+    """Where a launch of the case will run, with names and token that stand for those of a run. Starts nothing."""
+    if case.cluster.name == "hosts":
+        return Place(case.id, nodes=ssh_nodes(case.cluster, case.id))
+    if case.cluster.name != "virtual":
+        return Place(case.id)
+    found, shape = shapes(study), Shape.of(case.cluster)
+    number = list(found).index(shape)
+    plan = make_plan(prefix_of(f"{study.name}\0{number}", 0, 0), number, found[shape], shape.link, shape.others)
+    return Place(case.id, plan.driver, VirtualNodes(Cluster(plan, FOLDER / plan.prefix), case.cluster.nodes, case.id))
+
+
+class Site:
+    """What a study runs on. `close` takes down what came up."""
+
+    def __init__(self, study: Study, tell: Callable[[str], None]) -> None:
+        """`tell` shows one line to whoever watches."""
+        self._study, self._tell = study, tell
+        self._up = contextlib.ExitStack()
+        self._clusters: dict[Shape, Cluster] = {}
+        self._facts: dict[object, dict[str, Any]] = {}
+
+    def close(self) -> None:
+        """Remove the virtual clusters; no launch may be alive."""
+        self._up.close()
+
+    def place(self, case: Case) -> Place:
+        """Where the next launch of the case runs. Nothing else may run: links are tried where they are new.
+
+        Raises UserError.
+        """
+        token = secrets.token_hex(8)
+        if case.cluster.name == "virtual":
+            return self._on_virtual(case.cluster, token)
+        if case.cluster.name == "hosts":
+            nodes = ssh_nodes(case.cluster, token)
+            return Place(token, address_towards(nodes.hosts), nodes, self._of_hosts(case, nodes))
+        return Place(token)
+
+    def _on_virtual(self, spec: ClusterSpec, token: str) -> Place:
+        shape = Shape.of(spec)
+        if shape not in self._clusters:
+            made = virtual_cluster(self._study.name, shapes(self._study)[shape], shape.link, shape.others)
+            self._clusters[shape] = self._up.enter_context(made)
+        cluster = self._clusters[shape]
+        # By number of nodes: what a host can carry for two it may not for eight.
+        part = Cluster(replace(cluster.plan, nodes=cluster.plan.nodes[: spec.nodes]), cluster.folder)
+        if (shape, spec.nodes) not in self._facts:
+            self._facts[shape, spec.nodes] = self._try_links(part)
+        return Place(token, cluster.plan.driver, VirtualNodes(part, spec.nodes, token), self._facts[shape, spec.nodes])
+
+    def _try_links(self, cluster: Cluster) -> dict[str, Any]:
+        carried = rate.measure(cluster)
+        if carried is not None and carried.short:
+            self._tell(short_text(cluster.plan, carried))
+        return facts(cluster.plan, carried)
+
+    def _of_hosts(self, case: Case, nodes: SshNodes) -> dict[str, Any]:
+        key = (nodes.hosts, nodes.ssh, nodes.nic, case.python)
+        if key not in self._facts:
+            answers = ask_all(nodes, case.python)
+            for line in hostcheck.check(nodes.hosts, answers, nodes.nic):
+                self._tell(line)
+            told = [
+                {"host": host, "name": one.name, "offset_s": one.offset_s, "free_gib": one.free_gib}
+                for host, one in zip(nodes.hosts, answers, strict=True)
+            ]
+            self._facts[key] = {"kind": "hosts", "nic": nodes.nic, "hosts": told}
+        return self._facts[key]
+
+
+def facts(plan: Plan, carried: rate.Carried | None) -> dict[str, Any]:
+    """What a record says of a virtual cluster, by node; `carried`: None for one node alone."""
+    return {
+        "kind": "virtual",
+        "link_gbps": [node.link.gbps for node in plan.nodes],
+        "latency_ms": [node.link.latency_ms for node in plan.nodes],
+        "carried_gbps": list(carried.gbps) if carried else None,
+        "short": list(carried.short) if carried else [],
+    }
+
+
+def short_text(plan: Plan, carried: rate.Carried) -> str:
+    """One line on links that the host cannot carry."""
+    node = min(carried.short, key=lambda one: carried.gbps[one])
+    return (
+        f"cluster.link_gbps={carried.link_gbps[node]:g}: this machine carries {carried.gbps[node]:.2g} Gb/s where "
+        f"{len(plan.nodes)} nodes send at once; such rows are marked host-bound"
+    )
+
+
+def check(study: Study, results: Path) -> None:
+    """Raise UserError where a cluster of the study cannot be had. Makes and removes one node for each kind of link,
+    and asks each host."""
+    for shape, count in shapes(study).items():
+        make_plan("", 0, count, shape.link, shape.others)
+        with virtual_cluster(study.name, 1, shape.link):
+            pass
+    seen: set[object] = set()
+    for case in sorted((one.case for one in study.contestants), key=lambda case: -case.cluster.nodes):
+        if case.cluster.name == "hosts":
+            nodes = ssh_nodes(case.cluster, case.id)
+            if (nodes.ssh, nodes.nic, case.python) not in seen:
+                seen.add((nodes.ssh, nodes.nic, case.python))
+                hostcheck.check(nodes.hosts, ask_all(nodes, case.python), nodes.nic)
+                check_shared(nodes, results)
+
+
+def ask_all(nodes: SshNodes, python: str | None) -> list[hostcheck.Answer]:
+    """What each host says of itself, in order. Raises UserError."""
+    return [hostcheck.ask(host, python or sys.executable, nodes.hosts, nodes.ssh) for host in nodes.hosts]
+
+
+def check_shared(nodes: SshNodes, results: Path) -> None:
+    """Raise UserError where a host does not see the folder of results: ranks find the driver and leave their logs
+    there."""
+    there = next(path for path in (results, *results.parents) if path.exists())
+    with tempfile.NamedTemporaryFile(dir=there, prefix=".ringduel-") as seen:
+        for host in nodes.hosts:
+            words = nodes.ssh.words(host, f"test -e {shlex.quote(seen.name)}")
+            if output(words, limit_s=CONNECT_S + 10)[0] != 0:
+                raise UserError(f"results={results}: {host} does not see {there}; take a folder that all hosts share")
+
+
+def address_towards(hosts: tuple[str, ...]) -> str:
+    """This machine's address as these hosts reach it: that of the way to the first of them that is another machine.
+
+    Raises UserError.
+    """
+    for host in hosts:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((host, 9))  # sends nothing
+            except OSError as error:
+                raise UserError(f"cluster.hosts={host}: there is no way to it from here: {error.strerror}") from error
+            address = str(probe.getsockname()[0])
+        if not ipaddress.ip_address(address).is_loopback:
+            return address
+    return LOOPBACK

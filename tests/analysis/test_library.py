@@ -1,0 +1,166 @@
+"""The functions for notebooks: on planted studies, against the summary, and on what other people published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+from planted import PASSED, Plant, make_case, plant, smoke
+
+from analysis import charts, library, summary, table
+from analysis.estimate import Estimate
+from benches.errors import UserError
+
+Make = Callable[..., Path]
+DDP = {"engine": "ddp", "transport": "gloo"}
+
+
+def weak(sizes: tuple[int, ...] = (1, 2, 4, 8), batch: int | None = None) -> list[Plant]:
+    """DDP whose step takes 2 % longer for each further rank; with the bare model. batch: in all, for strong scaling."""
+    plants = [Plant(make_case("local", None, 1, batch=batch or 16), 0.1, launch_sd=0)]
+    for ranks in sizes:
+        case = make_case("ddp", "gloo", ranks, batch=batch // ranks if batch else 16)
+        step = 0.1 * (1 + 0.02 * (ranks - 1)) / (ranks if batch else 1)
+        plants.append(Plant(case, step, point={"cluster.ranks_per_node": ranks}, launch_sd=0))
+    return plants
+
+
+def test_the_table_has_the_columns_that_are_documented(study_folder: Make) -> None:
+    blocks = library.load(study_folder(smoke()[:6], launches=2, rounds=2))
+    assert set(library.COLUMNS) <= set(blocks.columns)
+    assert set(blocks.columns) - set(library.COLUMNS) == {"key", "stage", "point.model", "point.cluster.ranks_per_node"}
+    assert len(blocks) == 6 * 2 * 2
+
+
+def test_contestants_that_failed_the_gate_are_not_there(study_folder: Make) -> None:
+    plants = smoke()[4:6]
+    plants[1].parity = msgspec.structs.replace(PASSED, passed=False)
+    assert set(library.load(study_folder(plants))["name"]) == {"ddp-gloo"}
+
+
+def test_studies_of_different_machines_join_only_when_told_to(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        plant(tmp_path / name, smoke()[4:6], launches=1)
+    for path in (tmp_path / "b").rglob("record.json"):
+        path.write_text(path.read_text().replace('"cpu": "Test CPU"', '"cpu": "Other CPU"'))
+    with pytest.raises(UserError, match=r"combine=False: machines differ \(Other CPU, 8 cores, Test CPU; Test CPU"):
+        library.load(tmp_path / "a", tmp_path / "b")
+    both = library.load(tmp_path / "a", tmp_path / "b", combine=True)
+    assert both["study"].nunique() == 2
+    assert len(library.compare(both)) == 2, "no pair across studies"
+
+
+def test_weak_scaling_against_each_baseline(study_folder: Make) -> None:
+    scaled = library.scaling(library.load(study_folder(weak()[:1] + weak()[2:], launches=2)))
+    assert list(scaled["kind"]) == ["one size", "weak", "weak", "weak"]
+    largest = scaled.iloc[-1]
+    assert largest["efficiency_local"].value == pytest.approx(1 / 1.14, rel=0.01)
+    assert largest["efficiency_smallest"].value == pytest.approx(1.02 / 1.14, rel=0.01)
+    assert largest["speed_up_smallest"].value == pytest.approx(4 * 1.02 / 1.14, rel=0.01)
+    assert largest["efficiency_wrapped_at_1"] is None or math.isnan(largest["efficiency_wrapped_at_1"])
+
+
+def test_strong_scaling(study_folder: Make) -> None:
+    scaled = library.scaling(library.load(study_folder(weak(batch=16), launches=2)))
+    assert list(scaled["kind"]) == ["one size", *["strong"] * 4]
+    assert scaled.iloc[-1]["speed_up_wrapped_at_1"].value == pytest.approx(8 / 1.14, rel=0.01)
+    assert scaled.iloc[-1]["efficiency_local"].value == pytest.approx(1 / 1.14, rel=0.01)
+
+
+def test_efficiency_is_one_at_the_baseline_and_agrees_with_the_summary(study_folder: Make) -> None:
+    folder = study_folder(smoke(), launches=4)
+    scaled = library.scaling(library.load(folder)).set_index("contestant")
+    rows = summary.reduce(table.read(folder)).rows
+    for row in rows:
+        for name, estimate in row.efficiency.items():
+            assert scaled.loc[row.index, f"efficiency_{name}"].value == pytest.approx(estimate.value, rel=1e-12)
+            assert scaled.loc[row.index, f"efficiency_{name}"].low == pytest.approx(estimate.low, rel=1e-12)
+    ones = scaled[scaled["world_size"].eq(1) & scaled["cell"].ne("local")]
+    assert [one.value for one in ones["efficiency_wrapped_at_1"]] == [1.0] * len(ones)
+
+
+def test_compare_is_what_the_summary_says(study_folder: Make) -> None:
+    folder = study_folder(smoke(), launches=4, reference=DDP)
+    found = library.compare(library.load(folder), {"cell": "ddp/gloo"}, margin=0.02)
+    said = summary.reduce(table.read(folder)).comparisons
+    # The study's level also covers the best of each engine, which the library does not choose.
+    assert sorted(one.value for one in found["ratio"]) == pytest.approx(sorted(one.ratio.value for one in said))
+    assert all(one.n == 4 and one.level < 0.95 + 0.05 for one in found["ratio"])
+
+
+def test_another_heat_meets_the_copy_of_the_reference_in_it(study_folder: Make) -> None:
+    base, rival = smoke()[4:6]
+    plants = [base, replace(rival, heat=1), replace(base, copy=2, heat=1, step_s=2 * base.step_s)]
+    found = library.compare(library.load(study_folder(plants)))
+    assert found["ratio"].iloc[0].value == pytest.approx(0.1250 / 0.0713 / 2, rel=0.05)
+
+
+def test_the_parts_of_a_step_sum_to_it(study_folder: Make) -> None:
+    parts = library.breakdown(library.load(study_folder(smoke(), launches=3)))
+    assert len(parts) == 6
+    for _, row in parts.iterrows():
+        assert row["step_s"].value == pytest.approx(
+            sum(row[name].value for name in ("compute_s", "engine_s", "exposed_s"))
+        )
+    first = parts.iloc[0]
+    assert first["exposed_s"].value == pytest.approx(0.0713 - 0.0471, rel=0.1)
+    assert first["exposed_s"].low < first["exposed_s"].value < first["exposed_s"].high
+
+
+def test_tuning_finds_the_planted_best_and_its_equals(study_folder: Make) -> None:
+    plants = []
+    for cap, step in ((1.0, 0.12), (5.0, 0.1), (25.0, 0.1001)):
+        case = make_case("ddp", "gloo", 2)
+        case = msgspec.structs.replace(case, ddp=msgspec.structs.replace(case.ddp, bucket_cap_mb=cap))
+        plants.append(Plant(case, step, name=f"ddp-{cap}", settings={"ddp.bucket_cap_mb": cap}))
+    found = library.tuning(library.load(study_folder(plants, launches=5)))
+    assert list(found["tied"]) == [False, True, True]
+    assert found["best"].sum() == 1
+    assert found["against_best"].iloc[0].value == pytest.approx(1.2, rel=0.03)
+    assert list(found["settings.ddp.bucket_cap_mb"]) == [1.0, 5.0, 25.0]
+
+
+def test_cost_is_price_by_time(study_folder: Make) -> None:
+    scaled = library.scaling(library.load(study_folder(weak()[:1], launches=1)))
+    found = library.cost(scaled, price_per_node_hour=3.6, samples_per_epoch=160)
+    # 160 samples a second: a million takes 6250 s at a thousandth a second.
+    assert found["cost_per_million"].iloc[0].value == pytest.approx(6.25, rel=0.01)
+    assert found["cost_per_epoch"].iloc[0].value == pytest.approx(0.001, rel=0.01)
+    with pytest.raises(ValueError, match="price_per_node_hour=0"):
+        library.cost(scaled, 0)
+
+
+def test_values_spreads_estimates_into_numbers() -> None:
+    frame = pd.DataFrame({"name": ["a", "b"], "ratio": [Estimate(2.0, 1.0, 3.0, 0.95, 4, "ratio"), None]})
+    found = library.values(frame)
+    assert list(found.columns) == ["name", "ratio", "ratio_low", "ratio_high", "ratio_level", "ratio_n"]
+    assert found["ratio_high"].iloc[0] == 3.0
+    assert np.isnan(found["ratio"].iloc[1])
+
+
+def test_nothing_changes_its_arguments(study_folder: Make) -> None:
+    blocks = library.load(study_folder(smoke()[:6], launches=2))
+    before = blocks.copy(deep=True)
+    for function in (library.scaling, library.compare, library.breakdown, library.tuning):
+        function(blocks)
+    pd.testing.assert_frame_equal(blocks, before)
+
+
+def test_virtual_nodes_are_never_ranked_with_real_ones(study_folder: Make) -> None:
+    plants = [
+        Plant(make_case(engine, "gloo", 2, cluster=cluster), 0.1, name=f"{engine}-{cluster}")
+        for cluster in ("local", "virtual")
+        for engine in ("ddp", "horovod")
+    ]
+    blocks = library.load(study_folder(plants))
+    pairs = library.compare(blocks)[["a", "b"]].to_numpy().tolist()
+    assert pairs == [["horovod-local", "ddp-local"], ["horovod-virtual", "ddp-virtual"]]
+    figure = charts.matrix(library.scaling(blocks))
+    assert len(figure.axes) == 2
+    assert "[virtual]" in figure.axes[1].texts[0].get_text()

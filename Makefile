@@ -11,6 +11,7 @@
 # make duel-cost     what the same interval costs by a duel and by other ways. An hour; ARGS='--minutes 20'
 # make kills         20 processes of real duels are killed: is anything left, is it told, does the study go on?
 # make gpu-check     on one GPU: builds Horovod with NCCL, runs both engines, prints their records; ARGS=--dry-run
+# make report-bench  a report of very many records: time and memory
 # make clean         remove the environment and caches; results stay
 #
 # The first run makes .venv and builds Horovod for the torch in it. No root is needed.
@@ -59,7 +60,10 @@ hook-cost: $(VENV)/.installed
 curve-check: $(VENV)/.installed
 	$(BIN)/python -m benches.checks.curve_check $(ARGS)
 
-.PHONY: parking calibrate calibrate-long sensitivity duel-cost kills
+.PHONY: report-bench parking calibrate calibrate-long sensitivity duel-cost kills
+
+report-bench: $(VENV)/.developed
+	$(BIN)/python tests/analysis/report_bench.py $(ARGS)
 
 parking: $(VENV)/.horovod
 	$(BIN)/python -m benches.checks.parking $(ARGS)

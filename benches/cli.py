@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="one JSON object on standard output")
         command.set_defaults(command=function)
     _add_report(commands.add_parser("report", help="write a study's report again, from its records"))
+    _add_compare(commands.add_parser("compare", help="two studies, joined on case: what got slower"))
     _add_doctor(commands.add_parser("doctor", help="what can run here, what is missing, the remedy"))
     _add_profile(commands.add_parser("profile", help="time a model layer by layer, for an emulated one"))
     _add_install(commands.add_parser("install-horovod", help="build Horovod for the torch that is installed"))
@@ -62,10 +63,20 @@ def parser() -> argparse.ArgumentParser:
 def _add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("study", nargs="?", help="folder or name (default: the newest)")
     command.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: the study's report/)")
-    command.add_argument("--format", nargs="+", choices=["md", "csv"], default=["md", "csv"], help="(default: all)")
+    formats = ["html", "md", "csv", "latex"]
+    command.add_argument("--format", nargs="+", choices=formats, default=formats, help="(default: all)")
     command.add_argument("--results", type=Path, default=Path("results/runs"), help="where studies lie (%(default)s)")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(command=report)
+
+
+def _add_compare(command: argparse.ArgumentParser) -> None:
+    command.add_argument("a", help="folder or name of the study before")
+    command.add_argument("b", help="of the one after")
+    command.add_argument("--fail-on-regression", action="store_true", help="exit 1 where the data support a regression")
+    command.add_argument("--results", type=Path, default=Path("results/runs"), help="where studies lie (%(default)s)")
+    command.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    command.set_defaults(command=compare)
 
 
 def _add_doctor(command: argparse.ArgumentParser) -> None:
@@ -131,6 +142,14 @@ def install_horovod(options: argparse.Namespace, words: list[str], console: Cons
     _no_more(words)
     install(gpu=options.gpu, force=options.force)
     return DONE
+
+
+def compare(options: argparse.Namespace, words: list[str], console: Console) -> int:
+    """Two studies side by side."""
+    from benches.commands import compare_command
+
+    _no_more(words)
+    return compare_command(options.a, options.b, options.results, options.fail_on_regression, options.json)
 
 
 def _no_more(words: list[str]) -> None:

@@ -129,7 +129,7 @@ def test_keys_to_allow_are_checked(words: str, line: str | None) -> None:
 def test_every_key_of_a_case_is_judged() -> None:
     """Only what makes a contestant what it is goes past the lint: a new key of Case biases until someone says else."""
     case = study("engine=ddp", "transport=mpi").contestants[0].case
-    free = {"model.kwargs", "model.batch_kwargs", "cluster.env", "data.global_batch"}
+    free = {"model.kwargs", "model.batch_kwargs", "cluster.env", "cluster.slow_node", "data.global_batch"}
     known = {lint.BY_GROUP.get(key, key) for key in flatten(keys(), "")} - free
     own = {key for key in known if key.split(".")[0] in (*lint.OWN, "study", "results")}
     judged = {key for key in lint.settings(case) if not key.startswith(("model.kwargs.", "model.batch_kwargs."))}

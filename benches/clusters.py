@@ -136,7 +136,11 @@ class Site:
         return Place(token, cluster.plan.driver, VirtualNodes(part, spec.nodes, token), self._facts[shape, spec.nodes])
 
     def _try_links(self, cluster: Cluster) -> dict[str, Any]:
-        carried = rate.measure(cluster)
+        try:
+            carried = rate.measure(cluster)
+        except UserError:
+            # Where this machine was busy for a moment, the nodes came too late to their appointment.
+            carried = rate.measure(cluster)
         if carried is not None and carried.short:
             self._tell(short_text(cluster.plan, carried))
         return facts(cluster.plan, carried)

@@ -95,7 +95,8 @@ class Driver:
                 if header.status in ("ok", "interrupted") or self.stop.is_set():
                     break
                 self.folder.set_aside(turn.contestant, turn.launch)
-                (header,) = self.launch([turn])
+                # None where it was interrupted before it started.
+                header = next(iter(self.launch([turn])), header)
             self.progress.ended(turn, header)
             self._count(turn, header)
 
@@ -146,7 +147,9 @@ def due(folder: StudyFolder, given_up: AbstractSet[str] = frozenset()) -> tuple[
     missing = _missing(folder, turns(study, range(study.launches)), given_up)
     if missing or not (folder.path / STUDY).exists():
         return missing, ""
-    more = further(table.read(folder.path))
+    records = table.read(folder.path)
+    # Another study under this name is refused by whoever opens the folder.
+    more = further(records) if records.study.hash == study.hash else None
     return (_missing(folder, turns(study, more.launches, more.contestants), given_up), more.why) if more else ([], "")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from composing import study
+from composing import resolved, study
 
 from benches import clusters
 from benches.clusters import Place, Shape, Site, planned, shapes
@@ -107,6 +107,30 @@ def test_records_say_what_the_links_carried(virtual: Virtual) -> None:
         "short": [],
     }
     assert (pair["link_gbps"], pair["carried_gbps"], pair["short"]) == ([1.0, 0.5], [1.0, 0.5], [])
+
+
+def test_links_are_tried_again_where_no_answer_comes(virtual: Virtual, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    def measure(cluster: Cluster) -> Carried | None:
+        tries.append(cluster)
+        if len(tries) < 2:
+            raise UserError("cluster=virtual: its links could not be tried: no answer")
+        return virtual.measure(cluster)
+
+    monkeypatch.setattr(clusters.rate, "measure", measure)
+    found = study(*VIRTUAL)
+    assert Site(found, lambda _: None).place(cases(found)[0]).facts["carried_gbps"] == [1.0, 1.0]
+
+
+def test_virtual_nodes_share_the_cores_of_this_machine() -> None:
+    words = (*EMULATED, "cluster.nodes=4", "cluster.ranks_per_node=2", "transport=mpi")
+    found = resolved(*words, "cluster=virtual", cores=15)
+    (case,) = cases(found.study)
+    assert (case.cluster.ranks_on_a_machine, case.cluster.mpi_yield_when_idle) == (8, True)
+    assert "no spare core for communication: 8 rank(s) on 15 core(s), fewer than two a rank" in found.warnings
+    (case,) = cases(study(*words, "cluster=hosts", "cluster.hosts=[a:2,b:2,c:2,d:2]", cores=15))
+    assert (case.cluster.ranks_on_a_machine, case.cluster.mpi_yield_when_idle) == (2, False)
 
 
 def test_this_machine_needs_nothing(virtual: Virtual) -> None:

@@ -208,6 +208,14 @@ def test_where_there_is_no_memory_the_first_runs_alone(rig: Rig, monkeypatch: py
     assert [block["parked_s"] for block in rig.ran(0)] == [0, 0]
 
 
+@pytest.mark.parametrize(("kind", "resident"), [("local", 80), ("virtual", 80), ("hosts", 20)])
+def test_memory_is_that_of_the_ranks_on_one_machine(kind: str, resident: int) -> None:
+    cluster = {"name": kind, "nodes": 4, "ranks_per_node": 2} if kind != "local" else {"ranks_per_node": 8}
+    turn = SimpleNamespace(case=make_case("ddp", "gloo", 0, cluster=cluster))
+    entry: Any = SimpleNamespace(turn=turn, said=[{"rss": 10}] * 8)
+    assert Entry.memory_bytes.fget(entry) == resident  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("urgent", [False, True])
 def test_a_stop_ends_all_also_those_that_are_parked(rig: Rig, urgent: bool) -> None:
     rig.start(3)

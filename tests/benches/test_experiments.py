@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from composing import names, study
+from composing import names, resolved, study
 
 from benches.conffiles import CONF
 from benches.errors import UserError
@@ -73,6 +73,16 @@ def test_compression_marks_who_loses_digits() -> None:
         "horovod-compression=none": None,
         "horovod-compression=fp16": "fp16",
     }
+
+
+def test_virtual_nodes_run_every_cell_at_every_size_once_and_alone() -> None:
+    found = resolved("experiment=virtual_scaling", cores=2).study
+    points = {(one.case.cell, one.case.cluster.link_gbps, one.case.cluster.nodes) for one in found.contestants}
+    cells = sorted(set(MATRIX))
+    assert points == {(cell, rate, nodes) for cell in cells for rate in (1, 10) for nodes in (1, 2, 4, 8)}
+    assert len(found.contestants) == len(points), "no copies"
+    assert {(one.case.cluster.name, one.case.model.name) for one in found.contestants} == {("virtual", "emulated")}
+    assert (found.schedule, found.launches) == ("relaunch", 1)
 
 
 OWN = "study.contestants.ddp"

@@ -114,8 +114,8 @@ def _change(a: _Side, b: _Side, level: float, margin: float) -> Change | None:
 
 def _marks(side: _Side) -> list[str]:
     case = side.records.study.contestants[side.place].case
-    cpus = side.records.launches.loc[side.records.launches["contestant"] == side.place, "cpus"].min()
-    return [mark for mark in marks.marks(case, cpus, len(side.logs)) if mark != "provisional"]
+    launches = side.records.launches[side.records.launches["contestant"] == side.place]
+    return [mark for mark in marks.of_launches(case, launches) if mark != "provisional"]
 
 
 def welch(a: NDArray[np.float64], b: NDArray[np.float64], level: float) -> Estimate:

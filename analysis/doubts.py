@@ -70,7 +70,7 @@ def _launch_warnings(launches: pd.DataFrame) -> Iterator[str]:
 
 def _core_warnings(ranked: list[Row], launches: dict[int, pd.DataFrame]) -> Iterator[str]:
     cramped = {
-        (row.case.cluster.ranks_per_node, int(launches[row.index]["cpus"].min()))
+        (row.case.cluster.ranks_on_a_machine, int(launches[row.index]["cpus"].min()))
         for row in ranked
         if marks.no_spare_core(row.case, launches[row.index]["cpus"].min())
     }

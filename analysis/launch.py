@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from analysis import curve, load, stats
+from analysis import curve, load, marks, stats
 from analysis.samples import Block, Reduced, reduce_samples
 from benches.record import CURVE, HEADER, SAMPLES, SCHEMA_VERSION, Header
 from benches.spec import AGAIN_FROM, CONFIRM_FROM
@@ -20,7 +20,7 @@ LAUNCH_COLUMNS: dict[str, str] = {
     "key": "str", "launch": "int64", "stage": "str", "status": "str", "reason": "str", "usable": "bool",
     "step_time_s": "float64", "throughput": "float64", "blocks": "int64", "duration_s": "float64", "setup_s": "float64",
     "p50_s": "float64", "p95_s": "float64", "p99_s": "float64",
-    "foreign_share": "float64", "steal_share": "float64", "mhz": "float64",
+    "foreign_share": "float64", "steal_share": "float64", "mhz": "float64", "host_bound": "bool",
     "peak_memory_mb": "float64", "cpus": "float64", "parity_passed": "object", "parity_error": "float64",
     "parity_bound": "float64", "log_tail": "object", "warnings": "object",
 }  # fmt: skip
@@ -66,6 +66,7 @@ def read_launch(folder: Path, key: str, case_id: str, number: int) -> Launch:
     blocks = [mine | _block_row(block, header) for block in found.blocks]
     sizes, faults = _read_curve(folder / CURVE, header, mine)
     row |= _block_values(blocks) | found.percentiles
+    row["host_bound"] = marks.host_bound(header, row["cpus"], row["step_time_s"])
     return Launch(row, blocks, sizes, header, [*found.problems, *faults])
 
 

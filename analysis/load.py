@@ -31,6 +31,10 @@ def shares(header: Header, cpus: float | None) -> dict[str, float | None]:
 
 def _by_host(header: Header) -> dict[object, list[list[Load]]]:
     """Loads of the ranks of each host; ranks whose host is not recorded are taken in blocks of ranks_per_node."""
+    if header.case.cluster.name == "virtual":
+        # All nodes are one machine, whose every process each of them sees.
+        every = [loads for loads in header.load if loads]
+        return {None: every} if every else {}
     ranks = header.provenance.get("ranks")
     named = ranks if isinstance(ranks, list) and len(ranks) == len(header.load) else []
     hosts: dict[object, list[list[Load]]] = defaultdict(list)

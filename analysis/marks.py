@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
+import pandas as pd
+
 from analysis import stats
 from benches.record import Header, Load
 from benches.spec import Case
@@ -46,6 +48,12 @@ def marks(case: Case, cpus: float, launches: int, host_bound: bool = False) -> t
         "host-bound": host_bound,
     }
     return tuple(mark for mark in MEANINGS if holds[mark])
+
+
+def of_launches(case: Case, launches: pd.DataFrame) -> tuple[str, ...]:
+    """Marks of a contestant by its rows of `Records.launches`; host-bound where half of the sound ones were."""
+    sound = launches[launches["usable"]]
+    return marks(case, launches["cpus"].min(), len(sound), bool(sound["host_bound"].mean() >= 0.5))
 
 
 def no_spare_core(case: Case, cpus: float) -> bool:

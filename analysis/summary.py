@@ -114,7 +114,7 @@ def _row(
         spread=components(np.log(times.to_numpy(dtype=float))),
         efficiency=efficiency or {},
         parity=parity,
-        marks=(*marks.marks(contestant.case, launches["cpus"].min(), len(usable)), *([same] if same else [])),
+        marks=(*marks.of_launches(contestant.case, launches), *([same] if same else [])),
         effective=header.effective if header else {},
         curve=curve.points(records.curves[records.curves["contestant"] == index], contestant.case.cluster.world_size),
     )

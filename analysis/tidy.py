@@ -91,10 +91,7 @@ def _joined(frames: list[pd.DataFrame], combine: bool) -> pd.DataFrame:
 
 
 def _with_study(records: Records, frame: pd.DataFrame) -> pd.DataFrame:
-    cpus = records.launches.groupby("contestant")["cpus"].min()
-    counts = records.launches[records.launches["usable"]].groupby("contestant")["launch"].nunique()
-    rows = {place: _of(records, place, cpus.get(place, float("nan")), int(counts.get(place, 0)))
-            for place in range(len(records.case_ids))}  # fmt: skip
+    rows = {place: _of(records, place) for place in range(len(records.case_ids))}
     columns = ["machine", "schema_version", "sample", "nodes", "marks", "weak", "strong", "local_weak", "local_strong"]
     told = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
     found: pd.DataFrame = frame.merge(told, left_on="contestant", right_index=True)
@@ -102,8 +99,9 @@ def _with_study(records: Records, frame: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def _of(records: Records, place: int, cpus: float, launches: int) -> list[object]:
+def _of(records: Records, place: int) -> list[object]:
     case: Case = records.study.contestants[place].case
+    launches = records.launches[records.launches["contestant"].eq(place)]
     header = records.headers.get(records.keys[place])
     families = dict(zip(("local_weak", "weak", "local_strong", "strong"), scaling.families(case), strict=True))
     return [
@@ -111,7 +109,7 @@ def _of(records: Records, place: int, cpus: float, launches: int) -> list[object
         header.schema_version if header else None,
         case.model.sample,
         case.cluster.nodes,
-        " ".join(marks.marks(case, cpus, launches)),
+        " ".join(marks.of_launches(case, launches)),
         *(families[name] for name in ("weak", "strong", "local_weak", "local_strong")),
     ]
 

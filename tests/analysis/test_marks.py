@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
-from planted import header, make_case
+from planted import Plant, header, make_case, plant
 
+from analysis import summary, table, tidy
 from analysis.marks import APART, MEANINGS, host_bound, marks, no_spare_core
 from benches.record import Header, Load
 from benches.spec import Case
@@ -72,6 +74,20 @@ def test_a_host_that_is_busy_beyond_four_fifths() -> None:
 def test_links_that_carry_less_than_asked() -> None:
     assert host_bound(launch(kind="virtual", short=[3]), CPUS, STEP_S)
     assert not host_bound(launch(kind="virtual", short=[]), CPUS, STEP_S)
+
+
+def test_rows_carry_it_where_half_of_their_launches_do(tmp_path: Path) -> None:
+    case = make_case("ddp", "gloo", 2, cluster="virtual")
+    plant(tmp_path, [Plant(case, 0.05)], launches=2)
+    (header_path, *others) = sorted(tmp_path.rglob("record.json"))
+    assert len(others) == 1
+    assert "host-bound" not in summary.reduce(table.read(tmp_path)).rows[0].marks
+    content = json.loads(header_path.read_text())
+    content["provenance"]["site"] = {"kind": "virtual", "short": [1]}
+    header_path.write_text(json.dumps(content))
+    records = table.read(tmp_path)
+    assert "host-bound" in summary.reduce(records).rows[0].marks
+    assert set(tidy.tidy(records)["marks"]) == {"provisional virtual host-bound"}
 
 
 def test_a_real_model_may_keep_its_host_busy() -> None:

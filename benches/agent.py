@@ -7,7 +7,6 @@ It imports nothing heavy, so it is there before the rank's imports can fail.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -25,15 +24,15 @@ from typing import Any
 from benches import rankenv
 from benches.control import CONTROL, LEASE_S, join
 from benches.link import Lines, Link
+from launchers.kin import die_with_parent, wake_on_child
 
-PR_SET_PDEATHSIG = 1
 FORWARDED = (signal.SIGTERM, signal.SIGINT)
 
 
 def supervise(work: Callable[[Link], int], out: Path) -> int:
     """Run `work` in a child process, wait for it, note its end in `out/exits/rank<k>.json`; return its exit status."""
     die_with_parent()
-    wake = _wake_on_child()
+    wake = wake_on_child()
     ours, its = socket.socketpair()
     supervised, agent = (out / CONTROL).exists(), os.getpid()
     child = os.fork()
@@ -147,20 +146,6 @@ class Agent:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.child, number)
-
-
-def die_with_parent() -> None:
-    """Ask Linux for SIGKILL when the parent dies (prctl(2), PR_SET_PDEATHSIG)."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _wake_on_child() -> int:
-    """A descriptor that becomes readable when the child ends, stops or goes on."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    return reader
 
 
 def _be_ordinary() -> None:

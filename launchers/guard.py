@@ -7,7 +7,6 @@ standard library only: `python -S -E -m launchers.guard SOCKET TOKEN FOLDER WORD
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import os
 import resource
@@ -17,6 +16,7 @@ import sys
 import time
 from typing import NoReturn
 
+from launchers.kin import adopt_orphans, die_with_parent, wake_on_child
 from launchers.processes import TOKEN, members, send
 
 TERMINATE, KILL = b"T", b"K"
@@ -30,9 +30,6 @@ STUCK_S = 1.5
 """How long to send SIGKILL to a process that does not go; the kernel holds it then."""
 LOOK_S = 0.05
 """Between two looks at what is left."""
-
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -51,8 +48,8 @@ class Guard:
         self.code: int | None = None
         self.kill_at = math.inf
         """When SIGKILL is due; infinite while the launch runs."""
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self.wake = _wake_on_child()
+        adopt_orphans()
+        self.wake = wake_on_child()
 
     def run(self, folder: str, words: list[str]) -> int:
         """Start the launcher and return its exit status (negative: a signal) when no process of the launch is left."""
@@ -120,7 +117,7 @@ def _start(folder: str, words: list[str], token: str) -> int:
     if pid:
         return pid
     try:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         if os.getppid() != guard:
             os._exit(1)
         os.setsid()
@@ -134,19 +131,6 @@ def _start(folder: str, words: list[str], token: str) -> int:
         os.write(2, f"{error.filename or words[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
     finally:
         os._exit(127)
-
-
-def _wake_on_child() -> int:
-    """A descriptor that becomes readable when a child ends."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    return reader
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def _exit_like(code: int) -> NoReturn:

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, TensorDataset
 
-from benches.agent import die_with_parent
 from benches.errors import UserError
 from benches.spec import Case, ModelSpec
 from benches.workloads import datasets
 from benches.workloads.references import load, one_line
+from launchers.kin import die_with_parent
 
 POOL = 8
 """Distinct synthetic batches of a rank. Step s takes batch s mod 8, so that no step waits for one to be drawn."""

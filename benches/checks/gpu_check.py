@@ -38,6 +38,7 @@ STUDY = (
     "block_steps=20",
     "limit_s=90",
     "study.launches=1",
+    "study.control=false",
     "study.rounds=3",
 )
 """ResNet-50 in bf16 under DDP and under Horovod, both over NCCL."""

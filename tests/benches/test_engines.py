@@ -91,7 +91,7 @@ def test_unused_parameter_is_fine_where_ddp_looks_for_it(tmp_path: Path, monkeyp
 @pytest.mark.horovod
 def test_ranks_that_do_not_find_each_other_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As under an mpirun of another MPI than Horovod's: each rank believes that it is alone."""
-    monkeypatch.setattr(choose, "command", lambda case, spec, tools: direct.command(spec))
+    monkeypatch.setattr(choose, "command", lambda case, spec, *_: direct.command(spec))
     header, _ = launch_case(make_case("horovod", "mpi", 2), tmp_path, monkeypatch)
     assert header.status == "failed"
     assert "world size 1 where 2 was asked for" in str(header.reason)

@@ -103,6 +103,8 @@ class Driver:
                 cwd=HERE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # A shell has its background jobs ignore it, and so would all below.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )
         self.alive.append(self.process)
 

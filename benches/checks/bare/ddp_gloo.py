@@ -17,7 +17,7 @@ def mlp() -> nn.Module:
 
 dist.init_process_group("gloo")
 resnet = sys.argv[1] == "resnet18"
-shape, classes = ((4, 3, 64, 64), 1000) if resnet else ((32, 1, 8, 8), 10)
+shape, classes = ((2, 3, 64, 64), 1000) if resnet else ((32, 1, 8, 8), 10)
 model = nn.parallel.DistributedDataParallel(torchvision.models.resnet18() if resnet else mlp(), broadcast_buffers=False)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 batches = itertools.cycle([(torch.randn(shape), torch.randint(classes, shape[:1])) for _ in range(8)])

@@ -13,7 +13,7 @@ from torch import nn
 comm, thread = MPI.COMM_WORLD, ThreadPoolExecutor(1)
 dist.init_process_group("gloo", init_method="tcp://127.0.0.1:29517", rank=comm.rank, world_size=comm.size)
 resnet = sys.argv[1] == "resnet18"
-shape, classes = ((4, 3, 64, 64), 1000) if resnet else ((32, 1, 8, 8), 10)
+shape, classes = ((2, 3, 64, 64), 1000) if resnet else ((32, 1, 8, 8), 10)
 hidden = [layer for _ in range(3) for layer in (nn.Linear(256, 256), nn.ReLU())]
 mlp = nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), *hidden, nn.Linear(256, 10))
 model = nn.parallel.DistributedDataParallel(torchvision.models.resnet18() if resnet else mlp, broadcast_buffers=False)

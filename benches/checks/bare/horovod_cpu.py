@@ -17,7 +17,7 @@ def mlp() -> nn.Module:
 
 hvd.init()
 resnet = sys.argv[1] == "resnet18"
-shape, classes = ((4, 3, 64, 64), 1000) if resnet else ((32, 1, 8, 8), 10)
+shape, classes = ((2, 3, 64, 64), 1000) if resnet else ((32, 1, 8, 8), 10)
 model = torchvision.models.resnet18() if resnet else mlp()
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.01, 0.9), model.named_parameters())

@@ -15,7 +15,7 @@ def mlp() -> nn.Module:
 
 
 resnet = sys.argv[1] == "resnet18"
-shape, classes = ((4, 3, 64, 64), 1000) if resnet else ((32, 1, 8, 8), 10)
+shape, classes = ((2, 3, 64, 64), 1000) if resnet else ((32, 1, 8, 8), 10)
 model = torchvision.models.resnet18() if resnet else mlp()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 batches = itertools.cycle([(torch.randn(shape), torch.randint(classes, shape[:1])) for _ in range(8)])

@@ -101,7 +101,7 @@ $(VENV)/.torch:
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/.torch
 	$(INSTALL) -e '.[$(EXTRAS)]'
-	$(BIN)/python -c 'import torch._dynamo, torch.distributed.run, benches.rank, benches.commands'
+	$(BIN)/python -c 'import benches.commands,benches.rank,torch._dynamo,torch.distributed.run'
 	@touch $@
 
 $(VENV)/.developed: pyproject.toml | $(VENV)/.installed

@@ -270,10 +270,13 @@ def test_horovod_starts_twice_over_our_rendezvous(srun: Path, tmp_path: Path) ->
     if not Tools().packages(sys.executable).horovod:
         pytest.skip("no Horovod here")
     (tmp_path / "rank.py").write_text(
-        "import torch, horovod.torch as hvd\n"
+        "import sys, torch, horovod.torch as hvd\n"
         "for _ in range(2):\n"
         "    hvd.init()\n"
-        "    print('sum', hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum).item(), flush=True)\n"
+        "    total = hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum).item()\n"
+        # In one piece: both ranks write to one pipe.
+        "    sys.stdout.write(f'sum {total}\\n')\n"
+        "    sys.stdout.flush()\n"
         "    hvd.shutdown()\n"
     )
     env = {"HOROVOD_GLOO_IFACE": "lo", "OMP_NUM_THREADS": "1"}

@@ -22,9 +22,16 @@ def exits(out: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in paths]
 
 
-def lost_rank(out: Path, rank: int | None, phase: str | None) -> str | None:
-    """One line on a rank whose agent left without a note of the rank's end; None where that is not so."""
+def lost_rank(out: Path, rank: int | None, phase: str | None, at: float) -> str | None:
+    """One line on a rank whose agent left without a note of the rank's end; None where that is not so.
+
+    at: when that was, seconds since the epoch. A rank that had ended badly before is the cause: its launcher took the
+    others down.
+    """
     if rank is None or (out / "exits" / f"rank{rank}.json").exists():
+        return None
+    notes = [out / "exits" / f"rank{one['rank']}.json" for one in exits(out) if one["exit_code"] != 0]
+    if any(note.stat().st_mtime <= at for note in notes):
         return None
     return f"rank {rank}: its agent is gone in {phase or 'start-up'}"
 

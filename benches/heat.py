@@ -59,6 +59,7 @@ class Entry:
         self.stopped_at = math.inf
         self.lost: int | None = None
         """The first rank whose agent is gone."""
+        self._lost_at = 0.0
         self._waited_s = 0.0
         self.name = self.place.token
         control.invite(out, self.name, self.place.host)
@@ -98,7 +99,8 @@ class Entry:
         if event.rank >= len(self.said):
             return
         if event.said is None:
-            self.lost = event.rank if self.lost is None else self.lost
+            if self.lost is None:
+                self.lost, self._lost_at = event.rank, time.time()
         else:
             self.said[event.rank] |= event.said
             if event.rank == 0 and "phase" in event.said:
@@ -139,7 +141,7 @@ class Entry:
 
     def _lost(self) -> str | None:
         phase = None if self.lost is None else self.said[self.lost].get("phase")
-        return lost_rank(self.out, self.lost, phase)
+        return lost_rank(self.out, self.lost, phase, self._lost_at)
 
     def header(self) -> record.Header:
         """The record of the launch, which has ended; written here where its ranks left none."""

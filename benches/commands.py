@@ -32,8 +32,10 @@ def run_command(words: list[str], config_dir: Path | None, as_json: bool, consol
     if due(StudyFolder(resolved.results / resolved.study.name, resolved.study))[0]:
         preflight.check(resolved.study, resolved.results)
     folder = open_study(resolved.study, resolved.results)
-    _announce(resolved, folder, console)
-    finished = not due(folder)[0] or _run(folder, console)
+    # Again, since launches that were interrupted have been set aside.
+    missing = len(due(folder)[0])
+    _announce(resolved, folder, missing, console)
+    finished = not missing or _run(folder, console)
     summary = summaries.reduce(table.read(folder.path))
     written = reports.write(folder.path, folder.path / "report")
     if as_json:
@@ -83,10 +85,10 @@ def find_study(name: str | None, results: Path) -> Path:
     raise UserError(f"{name}: neither a study's folder nor a study in {results}; studies there: {names}")
 
 
-def _announce(resolved: Resolved, folder: StudyFolder, console: Console) -> None:
+def _announce(resolved: Resolved, folder: StudyFolder, missing: int, console: Console) -> None:
     for warning in resolved.warnings:
         _warn(console, warning)
-    missing, study = len(due(folder)[0]), folder.study
+    study = folder.study
     alive = len({contestant.key for contestant in study.contestants})
     if not missing:
         text = f"study {study.name}: finished before; rendering it again from its records"

@@ -101,7 +101,8 @@ $(VENV)/.torch:
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/.torch
 	$(INSTALL) -e '.[$(EXTRAS)]'
-	$(BIN)/python -c 'import benches.commands,benches.rank,torch._dynamo,torch.distributed.run'
+	$(BIN)/python -c 'import torch._dynamo,torch.distributed.run' & $(BIN)/python -c 'import benches.commands' && wait $$!
+	$(BIN)/python -c 'import benches.rank'
 	@touch $@
 
 $(VENV)/.developed: pyproject.toml | $(VENV)/.installed

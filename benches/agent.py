@@ -175,6 +175,7 @@ def _note_end(code: int, said: dict[str, Any], out: Path) -> None:
         "signal": name,
         "phase": said.get("phase"),
         "error": said.get("error"),
+        "at": said.get("failed_at", time.time()),
     }
     folder = out / "exits"
     folder.mkdir(parents=True, exist_ok=True)

@@ -17,9 +17,9 @@ LOG_TAIL_LINES = 25
 
 
 def exits(out: Path) -> list[dict[str, Any]]:
-    """How ranks ended, as their agents noted, the first end first."""
-    paths = sorted((out / "exits").glob("rank*.json"), key=lambda path: path.stat().st_mtime_ns)
-    return [json.loads(path.read_text()) for path in paths]
+    """How ranks ended, as their agents noted, the first end (or error) first."""
+    notes = (json.loads(path.read_text()) for path in (out / "exits").glob("rank*.json"))
+    return sorted(notes, key=lambda note: float(note["at"]))
 
 
 def lost_rank(out: Path, rank: int | None, phase: str | None, at: float) -> str | None:
@@ -30,8 +30,7 @@ def lost_rank(out: Path, rank: int | None, phase: str | None, at: float) -> str 
     """
     if rank is None or (out / "exits" / f"rank{rank}.json").exists():
         return None
-    notes = [out / "exits" / f"rank{one['rank']}.json" for one in exits(out) if one["exit_code"] != 0]
-    if any(note.stat().st_mtime <= at for note in notes):
+    if any(one["exit_code"] != 0 and one["at"] <= at for one in exits(out)):
         return None
     return f"rank {rank}: its agent is gone in {phase or 'start-up'}"
 

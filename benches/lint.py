@@ -3,7 +3,7 @@
 Pure functions over the cases of a Study, before anything runs; `analysis.fairness` compares what then really happened.
 
 Contestants meet where point and world size are the same. They may differ in
-- what a contestant is: engine, transport, and the engine's own settings (`ddp.*`, `horovod.*`);
+- what a contestant is: engine, transport, and the engine's own settings (`ddp.*`, `horovod.*`, `cuda_graphs`);
 - a key that the sub-grids of both sweep, where both have one engine: that key is then what is compared, as in
   `ddp: {precision: [fp32, bf16]}`. Across engines it is not, since two things would then differ at once; the same sweep
   as an axis, `study.axes.precision=[fp32,bf16]`, keeps them apart;
@@ -27,7 +27,8 @@ from benches.errors import UserError
 from benches.explain import flatten, hint_of, nearest_key, show
 from benches.spec import Case, Contestant, Study, plain
 
-OWN = ("engine", "transport", "ddp", "horovod")
+OWN = ("engine", "transport", "ddp", "horovod", "cuda_graphs")
+"""What makes a contestant what it is; Horovod cannot have a CUDA graph."""
 HARMLESS = (
     "warmup_steps",
     "block_steps",

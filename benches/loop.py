@@ -129,7 +129,7 @@ class Timer:
         self.prepare(self.next_step, untimed + steps)
         self.clock.reserve(steps + 1)
         first = self.next_step + untimed
-        with frozen_garbage():
+        with without_collections():
             for step in range(self.next_step, first):
                 self.step(step)
             self._synchronize()
@@ -160,13 +160,11 @@ class Timer:
 
 
 @contextmanager
-def frozen_garbage() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
     """Collect now, and not again until the end."""
     gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()

@@ -97,8 +97,10 @@ def polling(case: Case) -> str | None:
 
 def git_state(folder: Path) -> dict[str, Any]:
     """Commit of this checkout and whether it was changed since; empty outside git."""
-    code, commit = output(["git", "-C", str(folder), "rev-parse", "HEAD"], limit_s=5)
-    if code != 0:
+    words = ["git", "-C", str(folder), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    code, text = output(words, limit_s=5)
+    lines = text.splitlines()
+    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), None)
+    if code != 0 or commit in (None, "(initial)"):
         return {}
-    _, changes = output(["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"], limit_s=5)
-    return {"commit": commit.strip(), "dirty": bool(changes.strip())}
+    return {"commit": commit, "dirty": any(not line.startswith("#") for line in lines)}

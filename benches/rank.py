@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import faulthandler
+import gc
 import math
 import shlex
 import signal
@@ -20,7 +21,7 @@ import psutil
 import pyarrow as pa
 import torch
 
-from benches import engines, parity, provenance, record
+from benches import engines, parity, provenance, rankenv, record
 from benches.engines.base import Trainer
 from benches.errors import UserError
 from benches.host import cpu_name
@@ -32,6 +33,7 @@ from benches.spec import Case, load_case, plain
 from benches.worker import PARITY_FAILED
 from benches.workloads import allreduce, emulated
 from benches.workloads.data import make_batches, stream_seed
+from benches.workloads.graphs import GraphedStep, leave_default_stream
 from benches.workloads.references import one_line
 from benches.workloads.train import TrainStep, Workload, bare_model, compiled, optimizer_of, set_numerics
 
@@ -44,7 +46,8 @@ def run(options: argparse.Namespace, link: Link) -> int:
         return Launch(load_case(options.case), options, link).run()
     except Exception as error:
         traceback.print_exc()
-        link.say(error=str(error) if isinstance(error, UserError) else one_line(error))
+        text = str(error) if isinstance(error, UserError) else one_line(error)
+        link.say(error=text, failed_at=time.time())
         return 1
 
 
@@ -69,11 +72,13 @@ class Launch:
 
     def run(self) -> int:
         set_numerics(self.case)
+        if self.case.cuda_graphs:
+            leave_default_stream(torch.device("cuda", rankenv.local_rank()))
         self.engine = engines.join(self.case)
-        try:
-            return self._run()
-        finally:
-            self.engine.close()
+        code = self._run()
+        # Not after an error: who leaves takes the others down, and must have said why before. The process ends anyway.
+        self.engine.close()
+        return code
 
     def _run(self) -> int:
         case, engine = self.case, self.engine
@@ -102,10 +107,12 @@ class Launch:
 
     def _prepare(self) -> tuple[Trainer, torch.nn.Module]:
         """The model under the engine, and a bare twin of it for the gate."""
-        model, twin = (bare_model(self.case, self.engine.device) for _ in range(2))
+        model = bare_model(self.case, self.engine.device)
         self.emulated = emulated.find(model)
-        optimizer = optimizer_of(model, self.case.optimizer)
-        return self.engine.prepare(compiled(self.case, model), optimizer), twin
+        trainer = self.engine.prepare(compiled(self.case, model), optimizer_of(model, self.case.optimizer))
+        # What is there by now stays, torch's half a million objects; collections need not walk through it (0.2 s each).
+        gc.freeze()
+        return trainer, bare_model(self.case, self.engine.device)
 
     def _time(self, trainer: Trainer, workload: Workload) -> Timer:
         case, engine = self.case, self.engine
@@ -117,7 +124,12 @@ class Launch:
         self.setup_s = time.time() - self.started
         warning = timer.warm_up(case.warmup_steps, trainer.settled)
         self.warnings += [warning] if warning else []
+        if case.cuda_graphs:
+            step.prepare(timer.next_step, 1)
+            timer.step = GraphedStep(step, timer.next_step)
         for order in self._orders(timer):
+            if not self.blocks:
+                trainer.tune(timer.run_untimed)
             self._run_block(timer, order)
         return timer
 

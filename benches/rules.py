@@ -11,6 +11,9 @@ from benches.spec import Case, ClusterSpec, DdpSettings, HorovodSettings
 
 def refuse(case: Case) -> None:
     """Raise UserError where a setting of this case could not be in force."""
+    _refuse_capturable(case)
+    if case.cuda_graphs:
+        _refuse_graphs(case)
     if case.ddp is not None:
         _refuse_ddp(case.ddp, str(case.transport))
         # torch's reducer fails on it: an internal assertion in the second pass.
@@ -20,8 +23,36 @@ def refuse(case: Case) -> None:
         _refuse_controller(case.horovod, str(case.transport))
         _refuse_groups(case.horovod)
         _refuse_affinity(case.horovod, case.cluster)
+        _refuse_tuned(case.horovod)
         _refuse_nccl_only(case.horovod, str(case.transport))
         _refuse_several_nodes_only(case.horovod, case)
+
+
+def _refuse_capturable(case: Case) -> None:
+    if case.optimizer.capturable and (case.optimizer.name == "sgd" or case.device != "cuda"):
+        where = f"optimizer.name={case.optimizer.name} device={case.device}"
+        raise UserError(f"optimizer.capturable=true: only adam and adamw on CUDA heed it; here {where}")
+
+
+def _refuse_graphs(case: Case) -> None:
+    """What cannot be captured: see torch's notes on CUDA graphs."""
+    if case.engine == "horovod":
+        raise UserError(
+            "cuda_graphs=true: Horovod's background thread agrees on each message with the other ranks over the host, "
+            "which no graph can hold; for DDP and local only"
+        )
+    if case.device != "cuda":
+        raise UserError(f"cuda_graphs=true: needs device=cuda; here device={case.device}")
+    if case.transport not in (None, "nccl"):
+        raise UserError(f"cuda_graphs=true: gradients go through the host with transport={case.transport}; takes nccl")
+    if case.precision == "fp16":
+        raise UserError("cuda_graphs=true: the gradient scaler of precision=fp16 waits for the host; takes fp32, bf16")
+    if case.optimizer.name != "sgd" and not case.optimizer.capturable:
+        raise UserError(f"cuda_graphs=true: optimizer.name={case.optimizer.name} needs optimizer.capturable=true")
+    if case.ddp is not None and case.ddp.find_unused_parameters:
+        raise UserError("cuda_graphs=true: ddp.find_unused_parameters=true asks the host in each step; keep one")
+    if case.ddp is not None and case.ddp.comm_hook == "powersgd":
+        raise UserError("cuda_graphs=true: ddp.comm_hook=powersgd decides on the host in each step; keep one")
 
 
 def _refuse_ddp(settings: DdpSettings, transport: str) -> None:
@@ -56,6 +87,18 @@ def _refuse_groups(settings: HorovodSettings) -> None:
             "horovod.disable_group_fusion=true: without horovod.groups it turns all fusion off; "
             "horovod.fusion_threshold_mb=0 does that"
         )
+
+
+def _refuse_tuned(settings: HorovodSettings) -> None:
+    defaults = HorovodSettings()
+    searched = ("fusion_threshold_mb", "cycle_time_ms") if settings.autotune else ("autotune_steps_per_sample",)
+    for name in searched:
+        value = getattr(settings, name)
+        if value != getattr(defaults, name):
+            remedy = (
+                "horovod.autotune=true searches it itself; keep one" if settings.autotune else "needs autotune=true"
+            )
+            raise UserError(f"horovod.{name}={value:g}: {remedy}")
 
 
 def _refuse_affinity(settings: HorovodSettings, cluster: ClusterSpec) -> None:

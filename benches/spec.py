@@ -101,6 +101,8 @@ class OptimizerSpec(Frozen, frozen=True, kw_only=True):
     weight_decay: NotNegative = 0.0
     fused: bool = False
     """torch's fused implementation of the update."""
+    capturable: bool = False
+    """adam and adamw on CUDA: count the steps on the device, as `cuda_graphs` needs it. torch's default: false."""
 
 
 class DdpSettings(Frozen, frozen=True, kw_only=True):
@@ -165,6 +167,12 @@ class HorovodSettings(Frozen, frozen=True, kw_only=True):
     default: false."""
     batch_d2d_memcopies: bool = True
     """NCCL only: copy the tensors of a fused message by one kernel. Horovod's default: true."""
+    autotune: bool = False
+    """Horovod searches `fusion_threshold_mb` in 0-64 and `cycle_time_ms` in 1-100 in its first turn, before its first
+    timed block, and keeps the best; its own defaults lie outside. One rank has nothing to tune. Horovod's default:
+    false."""
+    autotune_steps_per_sample: Count = 10
+    """autotune only: steps of one sample. The search takes 24 points of five samples each. Horovod's default: 10."""
     thread_affinity: Cores | None = None
     """Core of each local rank's background thread, such as "2,3" for two ranks a node. null: not bound, Horovod's
     default."""
@@ -220,6 +228,8 @@ class Case(Frozen, frozen=True, kw_only=True):
     """fp32; bf16: autocast; fp16: autocast with a gradient scaler."""
     compile: bool = False
     """torch.compile the model before it is wrapped."""
+    cuda_graphs: bool = False
+    """Capture the whole step in a CUDA graph after the warm-up, and replay it. DDP over NCCL and local, on CUDA."""
     channels_last: bool = False
     """Memory format of 4-d tensors."""
     tf32: bool = False

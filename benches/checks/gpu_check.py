@@ -40,8 +40,9 @@ STUDY = (
     "study.launches=1",
     "study.control=false",
     "study.rounds=3",
+    "study.contestants.graphed={engine: ddp, transport: nccl, cuda_graphs: true}",
 )
-"""ResNet-50 in bf16 under DDP and under Horovod, both over NCCL."""
+"""ResNet-50 in bf16 under DDP, as it is and as a CUDA graph, and under Horovod, all over NCCL."""
 
 
 class Assumed(Tools):

@@ -23,7 +23,7 @@ from benches import agent, worker
 from benches.checks import TURNS
 from benches.engines.base import Engine, Trainer
 from benches.link import Link
-from benches.loop import Timer, frozen_garbage
+from benches.loop import Timer, without_collections
 from benches.rank import Launch
 from benches.spec import load_case
 from benches.workloads.data import make_batches
@@ -74,7 +74,7 @@ def run_block(engine: Engine, step: Callable[[], object], steps: int) -> float:
 
     Garbage collection is off as in our blocks: left on, it would make the script slower and us look better.
     """
-    with frozen_garbage():
+    with without_collections():
         engine.barrier()
         start = time.perf_counter()
         for _ in range(steps):

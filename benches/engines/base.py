@@ -60,6 +60,12 @@ class Trainer:
         """Whether the engine has done what it does once, in its first steps (buckets rebuilt)."""
         return True
 
+    def tune(self, steps: Callable[[int], None]) -> None:
+        """Let the library search its settings and freeze them, in the launch's first turn: nobody else runs then.
+
+        `steps` runs so many training steps on this rank. Collective.
+        """
+
     def describe(self) -> dict[str, Any]:
         """Settings read back from the library."""
         return {}

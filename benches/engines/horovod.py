@@ -13,6 +13,7 @@ from torch import nn
 
 from benches.engines import horovod_trace
 from benches.engines.base import PATIENCE_S, Engine, Trainer
+from benches.engines.horovod_tune import SEARCHED, Autotuner
 from benches.errors import UserError
 from benches.spec import Case, HorovodSettings
 
@@ -22,6 +23,15 @@ TASKS = Path("/proc/self/task")
 
 class HorovodTrainer(Trainer):
     """The reduction starts in hooks during backward; `step` waits for it."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, engine: HorovodEngine) -> None:
+        super().__init__(model, optimizer)
+        self.engine = engine
+
+    def tune(self, steps: Callable[[int], None]) -> None:
+        # One rank sends nothing that could be tuned.
+        if self.engine.autotuner is not None and self.engine.world_size > 1:
+            self.engine.autotuner.run(self.engine, steps)
 
     def synchronize(self) -> None:
         self.optimizer.synchronize()  # type: ignore[attr-defined]
@@ -48,6 +58,7 @@ class HorovodTrainer(Trainer):
             "gradient_predivide_factor": optimizer.gradient_predivide_factor,
             "compression": optimizer._compression.__name__.removesuffix("Compressor").lower(),
             "groups": len(groups) or None,
+            **(self.engine.autotuner.describe() if self.engine.autotuner is not None else {}),
         }
 
 
@@ -58,7 +69,11 @@ class HorovodEngine(Engine):
         super().__init__(case)
         assert case.horovod is not None
         self.settings = case.horovod
+        self.autotuner = Autotuner(case.horovod) if case.horovod.autotune else None
         self.variables = environment(case, case.horovod)
+        if self.autotuner is not None:
+            self.variables |= self.autotuner.variables
+            os.environ.update(self.autotuner.log_variable)
         os.environ.update(self.variables)
         import horovod.torch as hvd
 
@@ -84,7 +99,7 @@ class HorovodEngine(Engine):
             gradient_predivide_factor=self.settings.gradient_predivide_factor,
             groups=self.settings.groups,
         )
-        return HorovodTrainer(model, wrapped)
+        return HorovodTrainer(model, wrapped, self)
 
     def allreduce(self, tensor: torch.Tensor) -> None:
         self.hvd.allreduce_(tensor, op=self.hvd.Average, name="ringduel.allreduce")
@@ -176,4 +191,7 @@ def environment(case: Case, settings: HorovodSettings) -> dict[str, str]:
     }
     if settings.thread_affinity is not None:
         variables["HOROVOD_THREAD_AFFINITY"] = settings.thread_affinity
+    if settings.autotune:
+        for name in SEARCHED:
+            del variables[name]
     return variables

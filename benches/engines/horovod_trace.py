@@ -30,8 +30,11 @@ MPI_THREAD_MULTIPLE = 3
 
 
 def can_restart(settings: HorovodSettings) -> bool:
-    """Whether Horovod started under `restartable` takes a second `init`."""
-    return settings.cycle_time_ms == DEFAULT_CYCLE_MS
+    """Whether Horovod started under `restartable` takes a second `init`.
+
+    Not where it was tuned: the settings that it found are then missing from the vector, too.
+    """
+    return settings.cycle_time_ms == DEFAULT_CYCLE_MS and not settings.autotune
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import torch
 
 from benches import record
 from benches.engines.base import Engine
-from benches.loop import frozen_garbage, make_clock
+from benches.loop import make_clock, without_collections
 
 SMALLEST_BYTES = 4
 """One float32, as in nccl-tests."""
@@ -62,7 +62,7 @@ def time_sums(engine: Engine, tensor: torch.Tensor, count: int) -> list[float]:
     """Seconds on this rank of each of `count` sums, one straight after the other. Collective."""
     clock = make_clock(engine.device)
     clock.reserve(count + 1)
-    with frozen_garbage():
+    with without_collections():
         engine.barrier()
         clock.mark(0)
         for index in range(count):

@@ -50,7 +50,7 @@ def make_optimizer(parameters: list[nn.Parameter], spec: OptimizerSpec) -> torch
             parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=spec.fused
         )
     kind = torch.optim.Adam if spec.name == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=spec.lr, weight_decay=spec.weight_decay, fused=spec.fused)
+    return kind(parameters, lr=spec.lr, weight_decay=spec.weight_decay, fused=spec.fused, capturable=spec.capturable)
 
 
 def optimizer_of(model: nn.Module, spec: OptimizerSpec) -> torch.optim.Optimizer:
@@ -126,7 +126,7 @@ class TrainStep:
         """One whole step. Returns the loss, on its device, unread."""
         trainer, workload = self.trainer, self.workload
         trainer.zero_grad()
-        loss = workload.passes(trainer, map(self._batch, batch_numbers(workload.case, step)))
+        loss = workload.passes(trainer, map(self.batch, batch_numbers(workload.case, step)))
         trainer.step(workload.scaler)
         return loss
 
@@ -135,7 +135,8 @@ class TrainStep:
         passes = self.workload.case.accumulation_steps
         self.batches.prepare(first_step * passes, steps * passes)
 
-    def _batch(self, number: int) -> Any:
+    def batch(self, number: int) -> Any:
+        """The batch of one pass, as the model takes it."""
         return self.workload.arrange(self.batches(number))
 
 

@@ -37,7 +37,8 @@ REFUSED = {
         "horovod.cache_capacity, "
         "horovod.controller, horovod.hierarchical_allreduce, horovod.torus_allreduce, horovod.compression, "
         "horovod.groups, horovod.disable_group_fusion, horovod.gradient_predivide_factor, horovod.num_nccl_streams, "
-        "horovod.enable_async_completion, horovod.batch_d2d_memcopies, horovod.thread_affinity"
+        "horovod.enable_async_completion, horovod.batch_d2d_memcopies, horovod.autotune, "
+        "horovod.autotune_steps_per_sample, horovod.thread_affinity"
     ),
     ("study.axes.ddp.bucket=[1]",): "study.axes.ddp.bucket=1: unknown key; nearest: ddp.bucket_cap_mb",
     ("study.reference.engin=ddp",): "study.reference.engin=ddp: unknown key; nearest: engine",
@@ -219,7 +220,7 @@ REFUSED = {
         "cluster.env.OMP_NUM_THREADS=3: gives threads behind the study's back; set cluster.threads_per_rank instead"
     ),
     ("cluster.env.HOROVOD_AUTOTUNE=1",): (
-        "cluster.env.HOROVOD_AUTOTUNE=1: sets a knob behind the study's back; leave it out"
+        "cluster.env.HOROVOD_AUTOTUNE=1: sets a knob behind the study's back; set horovod.autotune instead"
     ),
     ("study.axes.cluster.env.HOROVOD_CYCLE_TIME=[1,5]",): (
         "cluster.env.HOROVOD_CYCLE_TIME=1: sets a knob behind the study's back; set horovod.cycle_time_ms instead"
@@ -241,7 +242,8 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], line: str | None) -> None
         ("HOROVOD_FUSION_THRESHOLD", "unset it and set horovod.fusion_threshold_mb instead"),
         ("HOROVOD_CONTROLLER", "unset it and set horovod.controller instead"),
         ("OMPI_MCA_mpi_yield_when_idle", "unset it and set cluster.mpi_yield_when_idle instead"),
-        ("HOROVOD_AUTOTUNE", "unset it"),
+        ("HOROVOD_AUTOTUNE", "unset it and set horovod.autotune instead"),
+        ("HOROVOD_TIMELINE", "unset it"),
     ],
 )
 def test_a_knob_in_the_shell_is_refused_with_the_key(name: str, remedy: str) -> None:

@@ -27,13 +27,14 @@ def test_dry_run_prints_every_command_and_starts_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert gpu_check.main(["--dry-run", "--force"]) == 0
-    install, study, ddp, horovod = capsys.readouterr().out.splitlines()
+    install, study, ddp, horovod, graphed = capsys.readouterr().out.splitlines()
     assert install.endswith("-m benches install-horovod --gpu --force")
     assert "-m benches run experiment=gpu cluster.ranks_per_node=1 " in study
     assert "torch.distributed.run" in ddp
     assert "--nproc-per-node=1" in ddp
     assert "horovod" in horovod
     assert "-np 1" in horovod
+    assert "torch.distributed.run" in graphed
     assert list(tmp_path.iterdir()) == []
 
 
@@ -41,7 +42,8 @@ def test_the_study_is_what_the_check_promises() -> None:
     words = [*gpu_check.STUDY, "study.name=try"]
     study = gpu_check.compose(words, machine=machine.Machine(gpus=lambda _: 1)).study
     cases = [contestant.case for contestant in study.contestants]
-    assert [case.cell for case in cases] == ["ddp/nccl", "horovod/nccl"]
+    assert [case.cell for case in cases] == ["ddp/nccl", "horovod/nccl", "ddp/nccl"]
+    assert [case.cuda_graphs for case in cases] == [False, False, True]
     assert {(case.device, case.precision, case.cluster.world_size) for case in cases} == {("cuda", "bf16", 1)}
     assert sum(case.limit_s for case in cases) * study.launches < gpu_check.LIMIT_S
 

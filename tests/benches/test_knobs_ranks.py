@@ -9,13 +9,15 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from running import HERE, launch_case, make_case
 
 from benches.driver import environment
-from benches.spec import Case, plain
+from benches.engines.horovod_tune import Autotuner
+from benches.spec import Case, HorovodSettings, plain
 from launchers import choose
 from launchers.spec import LaunchSpec
 from launchers.supervise import run
@@ -224,6 +226,28 @@ def test_the_kernel_says_where_horovods_thread_is(of_horovod: dict[str, Any]) ->
 def test_compression_loses_what_it_must(of_horovod: dict[str, Any]) -> None:
     checks, plain_checks = check_gate(of_horovod["compression"]), check_gate(of_horovod["default"])
     assert plain_checks["reduction"]["bound"] < checks["reduction"]["error"] <= checks["reduction"]["bound"]
+
+
+@pytest.mark.horovod
+def test_horovod_tunes_itself_before_the_first_timed_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"autotune": True, "autotune_steps_per_sample": 1}
+    header, _ = launch_case(make_case("horovod", "gloo", RANKS, horovod=settings), tmp_path, monkeypatch)
+    assert header.status == "ok", header.reason
+    found = header.effective["autotuned"]
+    assert 0 <= found["fusion_threshold_mb"] <= 64
+    assert 1 <= found["cycle_time_ms"] <= 100
+    # Fixed ones would be left out of the search.
+    assert not {"HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"} & header.effective["environment"].keys()
+
+
+@pytest.mark.horovod
+def test_a_search_that_does_not_end_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuner = Autotuner(HorovodSettings(autotune=True, autotune_steps_per_sample=1))
+    taken: list[int] = []
+    engine = SimpleNamespace(gather_json=lambda value: [value])
+    with pytest.raises(RuntimeError, match="had tried 0 of 21 points"):
+        tuner.run(engine, taken.append)  # type: ignore[arg-type]
+    assert sum(taken) == 30 * 6
 
 
 @pytest.mark.horovod

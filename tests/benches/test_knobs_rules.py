@@ -65,6 +65,19 @@ REFUSED = {
         "horovod.disable_group_fusion=true: without horovod.groups it turns all fusion off; "
         "horovod.fusion_threshold_mb=0 does that"
     ),
+    (*HOROVOD, "horovod.autotune=true", "horovod.cycle_time_ms=5"): (
+        "horovod.cycle_time_ms=5: horovod.autotune=true searches it itself; keep one"
+    ),
+    (*HOROVOD, "horovod.autotune_steps_per_sample=2"): "horovod.autotune_steps_per_sample=2: needs autotune=true",
+    # What no CUDA graph can hold.
+    (*HOROVOD, "cuda_graphs=true"): (
+        "cuda_graphs=true: Horovod's background thread agrees on each message with the other ranks over the host, "
+        "which no graph can hold; for DDP and local only"
+    ),
+    (*DDP, "cuda_graphs=true"): "cuda_graphs=true: needs device=cuda; here device=cpu",
+    (*DDP, "optimizer.name=adam", "optimizer.capturable=true"): (
+        "optimizer.capturable=true: only adam and adamw on CUDA heed it; here optimizer.name=adam device=cpu"
+    ),
     (*HOROVOD, "horovod.thread_affinity=1"): (
         "horovod.thread_affinity=1: names 1 core(s) for cluster.ranks_per_node=2; one for each rank of a node"
     ),
@@ -116,6 +129,23 @@ def test_nccl_takes_its_own_knobs() -> None:
     assert (found.num_nccl_streams, found.enable_async_completion, found.batch_d2d_memcopies) == (2, True, False)
     ddp = case(*DDP, "ddp.is_high_priority_stream=true", "ddp.comm_hook=powersgd", gpus=2)
     assert (ddp.transport, ddp.lossy) == ("nccl", "powersgd")
+
+
+def test_ddp_over_nccl_takes_a_graph() -> None:
+    graphed = (*DDP, "transport=nccl", "cuda_graphs=true")
+    assert case(*graphed, gpus=2).cuda_graphs
+    assert case(*graphed, "optimizer.name=adamw", "optimizer.capturable=true", gpus=2).optimizer.capturable
+    refused = {
+        "optimizer.name=adam": "optimizer.name=adam needs optimizer.capturable=true",
+        "precision=fp16": "the gradient scaler of precision=fp16 waits for the host; takes fp32, bf16",
+        "transport=gloo": "gradients go through the host with transport=gloo; takes nccl",
+        "ddp.find_unused_parameters=true": "ddp.find_unused_parameters=true asks the host in each step; keep one",
+        "ddp.comm_hook=powersgd": "ddp.comm_hook=powersgd decides on the host in each step; keep one",
+    }
+    for word, reason in refused.items():
+        with pytest.raises(UserError) as caught:
+            case(*[one for one in graphed if one.split("=")[0] != word.split("=")[0]], word, gpus=2)
+        assert str(caught.value) == f"cuda_graphs=true: {reason}"
 
 
 def test_several_nodes_take_the_hierarchy_over_mpi_alone() -> None:

@@ -16,10 +16,15 @@ from launchers.supervise import Outcome
 LOG_TAIL_LINES = 25
 
 
-def exits(out: Path) -> list[dict[str, Any]]:
-    """How ranks ended, as their agents noted, the first end (or error) first."""
+def bad_exits(out: Path) -> list[dict[str, Any]]:
+    """Ranks' ends that were not good, as their agents noted, the likeliest cause first, else the first.
+
+    A launcher that takes its job down sends SIGTERM: such ends are never the cause. A rank that is killed otherwise
+    loses its connections before its agent knows, so that another one may complain earlier.
+    """
     notes = (json.loads(path.read_text()) for path in (out / "exits").glob("rank*.json"))
-    return sorted(notes, key=lambda note: float(note["at"]))
+    bad = [one for one in notes if one["exit_code"] != 0]
+    return sorted(bad, key=lambda one: (one["signal"] == "SIGTERM", one["signal"] is None, one["at"]))
 
 
 def lost_rank(out: Path, rank: int | None, phase: str | None, at: float) -> str | None:
@@ -30,16 +35,14 @@ def lost_rank(out: Path, rank: int | None, phase: str | None, at: float) -> str 
     """
     if rank is None or (out / "exits" / f"rank{rank}.json").exists():
         return None
-    if any(one["exit_code"] != 0 and one["at"] <= at for one in exits(out)):
+    if any(one["at"] <= at for one in bad_exits(out)):
         return None
     return f"rank {rank}: its agent is gone in {phase or 'start-up'}"
 
 
 def failed_rank(out: Path) -> str | None:
     """One line on the first rank that ended badly; None while there is none."""
-    bad = [one for one in exits(out) if one["exit_code"] not in (0, PARITY_FAILED)]
-    # A launcher that takes its job down sends SIGTERM to the other ranks: the cause is the one that had no such end.
-    bad.sort(key=lambda one: one["signal"] == "SIGTERM")
+    bad = [one for one in bad_exits(out) if one["exit_code"] != PARITY_FAILED]
     return describe_exit(bad[0]) if bad else None
 
 
@@ -83,8 +86,7 @@ def failed_header(
 
 def log_tail(out: Path) -> list[str]:
     """Last lines of the log of the rank that failed first, or of the launcher where no rank came so far."""
-    bad = [one for one in exits(out) if one["exit_code"] != 0]
-    logs = [out / "logs" / f"rank{one['rank']}.log" for one in bad]
+    logs = [out / "logs" / f"rank{one['rank']}.log" for one in bad_exits(out)]
     logs += [*sorted((out / "logs").glob("rank*.log")), out / "logs" / "launcher.log"]
     texts = (path.read_text(errors="replace").strip() for path in logs if path.exists())
     return next((text.splitlines()[-LOG_TAIL_LINES:] for text in texts if text), [])

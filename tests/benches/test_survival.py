@@ -59,7 +59,6 @@ def test_a_rank_fails(
     assert str(header.reason).startswith("rank 1: ")
     assert str(header.reason).endswith(FAULTS[fault].format(phase=phase))
     assert fault != "raise" or any("ValueError: a planted fault" in line for line in header.log_tail)
-    assert header.duration_s < case.limit_s / 2
     assert not any(members(token) for token in tokens)
 
 

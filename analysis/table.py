@@ -17,6 +17,7 @@ import yaml
 
 from analysis import curve
 from analysis.launch import BLOCK_COLUMNS, LAUNCH_COLUMNS, MAIN, Launch, read_launch, stage
+from benches import manifest
 from benches.errors import UserError
 from benches.record import Header
 from benches.spec import Contestant, Study, build, content_hash
@@ -60,7 +61,9 @@ def load(folder: Path) -> pd.DataFrame:
 
 
 def read(folder: Path) -> Records:
-    """Everything a study folder holds. Raises UserError when it holds no study."""
+    """Everything a study folder holds. Raises UserError when it holds no study, or is not what was published."""
+    if manifest.is_published(folder):
+        manifest.check(folder)
     study, ids, problems = _read_study(folder)
     keys = tuple(f"{i}-{c.copy}" if c.copy else i for i, c in zip(ids, study.contestants, strict=True))
     contestants = _contestants(study, ids, keys)

@@ -17,8 +17,9 @@ import yaml
 
 from analysis import curve
 from analysis.launch import BLOCK_COLUMNS, LAUNCH_COLUMNS, MAIN, Launch, read_launch, stage
-from benches import manifest
+from benches import manifest, measured
 from benches.errors import UserError
+from benches.measured import Beyond
 from benches.record import Header
 from benches.spec import Contestant, Study, build, content_hash
 
@@ -48,6 +49,8 @@ class Records:
     """By key: the first launch that ended well, else the first that can be read."""
     problems: list[str]
     """What was left out, and why."""
+    beyond: Beyond | None = None
+    """What was measured beside the speed of a step; None: nothing was."""
 
     @property
     def originals(self) -> Study:
@@ -73,6 +76,8 @@ def read(folder: Path) -> Records:
         home = folder / "launches" / key
         found[key] = [read_launch(home / str(number), key, case_id, number) for number in _numbers(home, expected)]
     launches = [launch for own in found.values() for launch in own]
+    beyond, fault = _read_beyond(folder)
+    problems += fault
     problems += [f"{one.row['key']}/{one.row['launch']}: {line}" for one in launches for line in one.problems]
 
     def joined(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
@@ -90,7 +95,15 @@ def read(folder: Path) -> Records:
         curves=joined([size for launch in launches for size in launch.curve], curve.COLUMNS),
         headers={key: header for key, own in found.items() if (header := _header(own)) is not None},
         problems=problems,
+        beyond=beyond,
     )
+
+
+def _read_beyond(folder: Path) -> tuple[Beyond | None, list[str]]:
+    try:
+        return measured.read(folder), []
+    except (OSError, ValueError) as error:
+        return None, [f"{measured.BEYOND} cannot be read: {' '.join(str(error).split())}"]
 
 
 def _header(launches: list[Launch]) -> Header | None:

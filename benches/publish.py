@@ -71,7 +71,7 @@ def publish(folder: Path, home: Path, machine: str | None) -> Published:
 
 def _fill(stage: Path, target: Path, folder: Path, found: Summary) -> Published:
     roots = {path: name for path, name in known_roots(folder).items() if path != "/"}
-    rewriter = Rewriter(folder, roots, hosts={socket.gethostname()}, users=own_names())
+    rewriter = Rewriter(found.records, roots, hosts={socket.gethostname()}, users=own_names())
     rewriter.write(stage)
     replaced = dict(rewriter.scrubber.replaced)
     if target.exists():

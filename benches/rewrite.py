@@ -18,11 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from analysis.table import Records
+from benches import measured
 from benches.errors import UserError
 from benches.folder import STUDY
+from benches.measured import Beyond
 from benches.record import CURVE, CURVE_SCHEMA, HEADER, SAMPLE_SCHEMA, SAMPLES
 from benches.scrub import KINDS, Scrubber, accounts
-from benches.spec import content_hash, dump
+from benches.spec import build, content_hash, dump, plain
 
 RAW = {SAMPLES: SAMPLE_SCHEMA, CURVE: CURVE_SCHEMA}
 """Files of a launch that hold numbers alone, with their columns; copied as they are."""
@@ -37,11 +40,11 @@ NAMING = ("hosts", "env", "identity_file", "python", "root", "host", "site", "ra
 class Rewriter:
     """Writes the records of one study without the names in them."""
 
-    def __init__(self, folder: Path, roots: Mapping[str, str], hosts: set[str], users: set[str]) -> None:
+    def __init__(self, records: Records, roots: Mapping[str, str], hosts: set[str], users: set[str]) -> None:
         """roots: what to call known folders; hosts, users: names that are known besides those that records give."""
-        self.folder = folder
+        self.folder, self.beyond = records.folder, records.beyond
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        self.content: dict[str, Any] = yaml.load((folder / STUDY).read_bytes(), Loader=loader)
+        self.content: dict[str, Any] = yaml.load((self.folder / STUDY).read_bytes(), Loader=loader)
         self.headers = {home: msgspec.json.decode((home / HEADER).read_bytes()) for home in self._homes()}
         headers = list(self.headers.values())
         texts = [json.dumps(one) for one in (self.content, *headers)]
@@ -54,13 +57,15 @@ class Rewriter:
         """Old id of each case that changed, with the new one."""
 
     def write(self, out: Path) -> None:
-        """`study.yaml`, `cases/` and `launches/`. Raises UserError for samples that cannot be read."""
+        """`study.yaml`, `cases/`, `launches/` and what was measured beside them. Raises UserError for samples that cannot be read."""
         content = self._study()
         (out / STUDY).write_text(dump(content), encoding="utf-8")
         (out / "cases").mkdir()
         for contestant in content["study"]["contestants"]:
             case = contestant["case"]
             (out / "cases" / f"{content_hash(case)}.yaml").write_text(dump(case), encoding="utf-8")
+        if self.beyond:
+            measured.write(out, build(Beyond, self.scrubber.tree(plain(self.beyond), _names)))
         for home, header in self.headers.items():
             place = out / self._renamed(home.relative_to(self.folder).as_posix())
             place.mkdir(parents=True)

@@ -43,7 +43,9 @@ PATHS = re.compile(
     rf"|(?:(?<=-[ILDB])|(?<![\w.}}/~-]))(?:/(?!/)|~[\w.-]*/){PATH}+"
 )
 PROGRAM = re.compile(r"(.+)(/s?bin/[^/]+)")
-ADDRESSES = re.compile(r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7})(?![\w.:]*[\w:])")
+ADDRESSES = re.compile(
+    r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\.?\w)|(?<![\w.:])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])"
+)
 HARDWARE = re.compile(r"(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}")
 ACCOUNTS = re.compile(r"(?<![\w.@-])([\w.-]*\w)@([\w][\w.-]*)")
 HOMES = re.compile(r"(?:/home/|/Users/|(?<![\w/])~)([\w][\w.-]*)")

@@ -38,7 +38,8 @@ def _measured(summary: Summary) -> Iterator[tuple[str, Cells, str]]:
     for one in found.findings if found else ():
         if one.horovod:
             cells = {"ddp": words.clean(one.ddp, 80), "horovod": words.clean(one.horovod, 80)}
-            yield words.clean(one.topic, 80), cells, f"{words.clean(one.source, 160)}; {BEYOND}, {found.measured_at[:10]}"
+            source = f"{one.source}; {BEYOND}, {found.measured_at[:10]}"
+            yield words.clean(one.topic, 80), cells, words.clean(source, 200)
 
 
 def _topics(summary: Summary) -> Iterator[tuple[str, Cells, str]]:

@@ -84,7 +84,8 @@ def _add_publish(command: argparse.ArgumentParser) -> None:
     command.add_argument("study", help="folder or name")
     command.add_argument("--name", help="of the machine (default: its CPU and cores, as the records say)")
     command.add_argument("--results", type=Path, default=Path("results/runs"), help="where studies lie (%(default)s)")
-    command.add_argument("--published", type=Path, default=Path("results/published"), help="where sets lie (%(default)s)")
+    home = Path("results/published")
+    command.add_argument("--published", type=Path, default=home, help="where sets lie (%(default)s)")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(command=publish)
 

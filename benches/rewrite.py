@@ -57,7 +57,10 @@ class Rewriter:
         """Old id of each case that changed, with the new one."""
 
     def write(self, out: Path) -> None:
-        """`study.yaml`, `cases/`, `launches/` and what was measured beside them. Raises UserError for samples that cannot be read."""
+        """`study.yaml`, `cases/`, `launches/` and what was measured beside them.
+
+        Raises UserError for samples that cannot be read.
+        """
         content = self._study()
         (out / STUDY).write_text(dump(content), encoding="utf-8")
         (out / "cases").mkdir()

@@ -28,8 +28,9 @@ KINDS = {
 # Of a path, up to what a shell or a sentence would end it by.
 PATH = r"[^\s'\"`:;,=()<>|&\[\]{}\\*?]"
 SECRETS = re.compile(
-    r"""(?P<name>\b[A-Z][A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD)[A-Z0-9_]*=|
-         (?i:\b(?:api[_-]?key|token|secret|password|passwd)\s*[=:]\s*|--(?:api-?key|token|secret|password)\s+|bearer\s+))
+    r"""(?P<name>\b[A-Z][A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD)[A-Z0-9_]*=
+        |(?i:\b(?:api[_-]?key|token|secret|password|passwd)\s*[=:]\s*|bearer\s+)
+        |(?i:--(?:api-?key|token|secret|password)\s+))
         (?P<value>'[^']*'|"[^"]*"|[^\s'",;&){][^\s'",;&)]*)""",
     re.VERBOSE,
 )

@@ -1,6 +1,6 @@
 """A rank of `test_migrating`: runs the blocks of one direction in order and writes what each left.
 
-`migrating_rank.py BLOCKS.json FOLDER`: BLOCKS is a list of [name, code]; the shared block and the first one stay for all.
+`migrating_rank.py BLOCKS.json FOLDER`: BLOCKS is a list of [name, code]; what the first two make stays for all.
 """
 
 import json

@@ -1,7 +1,7 @@
 """`make beyond ARGS=STUDY`: DDP and Horovod beyond speed, measured here, into `beyond.json` of that study's folder.
 
-What the installed files and tools say (size, build, frameworks, changed lines), and what two ranks over gloo show under
-torchrun and horovodrun: reductions in a profile, log lines, and what comes after a rank is killed. Takes about a minute.
+What installed files and tools say (size, build, frameworks, changed lines), and what two ranks over gloo show under
+torchrun and horovodrun: reductions in a profile, lines of log, what comes after a rank is killed. About a minute.
 `ringduel report STUDY` then has the rows, and `ringduel publish STUDY` takes the file along.
 """
 

@@ -22,7 +22,8 @@ def priced(study_folder: Make, price: float | None, epoch: int | None = EPOCH) -
     plants = [Plant(make_case(engine, "gloo", 2), 0.1, launch_sd=0.02) for engine in ("ddp", "horovod")]
     folder = study_folder(plants, price_per_node_hour=price)
     for path in folder.rglob(HEADER):
-        path.write_text(path.read_text().replace('"samples_per_epoch": null', f'"samples_per_epoch": {epoch or "null"}'))
+        known = f'"samples_per_epoch": {epoch or "null"}'
+        path.write_text(path.read_text().replace('"samples_per_epoch": null', known))
     return folder
 
 

@@ -55,7 +55,8 @@ def test_what_does_not_fit_is_said(folder: Path, spoil: Callable[[Path], object]
 
 
 @pytest.mark.parametrize(
-    "name", ["../one", "/etc/passwd", "a/../../x", "./a/one", "a//one", ".", "..", "a\\..\\x", "a/\x1bone", "SHA256SUMS"]
+    "name",
+    ["../one", "/etc/passwd", "a/../../x", "./a/one", "a//one", ".", "..", "a\\..\\x", "a/\x1bone", "SHA256SUMS"],
 )
 def test_a_manifest_cannot_leave_its_folder(folder: Path, name: str) -> None:
     with (folder / manifest.MANIFEST).open("a") as stream:

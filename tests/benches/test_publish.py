@@ -34,7 +34,8 @@ def telling(case: Any, launch: int) -> dict[str, Any]:
     study = f"/home/{USER}/work/results/runs/planted"
     command = (
         f"(cd /home/{USER}/work && HOROVOD_SECRET_KEY={SECRET} /home/{USER}/.venv/bin/mpirun --host {HOST}:2 "
-        f"/home/{USER}/.venv/bin/python -m benches.worker {study}/cases/{key}.yaml --out {study}/launches/{key}/{launch})"
+        f"/home/{USER}/.venv/bin/python -m benches.worker {study}/cases/{key}.yaml "
+        f"--out {study}/launches/{key}/{launch})"
     )
     ranks = [{"host": HOST, "threads": 1, "environment": {"OMPI_MCA_x": f"/scratch/{USER}"}}] * case.cluster.world_size
     host = {"name": HOST, "cpu": "Test CPU", "cpus": 8, "memory_mb": 16000, "nics": [], "gpus": []}
@@ -81,7 +82,7 @@ def test_a_set_holds_what_it_should_and_nothing_else(folder: Path, tmp_path: Pat
     assert found.path == tmp_path / "published" / "test-cpu-8-cores" / "planted"
     names = {re.sub(r"[0-9a-f]{12}", "ID", name) for name in texts(found.path)}
     assert {name for name in names if not name.startswith("report/")} == {
-        "study.yaml", "NOTES.md", MANIFEST, "cases/ID.yaml", *(f"launches/ID/{number}/record.json" for number in range(5))
+        "study.yaml", "NOTES.md", MANIFEST, "cases/ID.yaml", *(f"launches/ID/{k}/record.json" for k in range(5))
     }  # fmt: skip
     assert {"report/report.html", "report/report.md", "report/step_times.svg"} <= names
     assert len(list(found.path.rglob("samples.parquet"))) == 4 * 5
@@ -188,7 +189,7 @@ def test_a_case_that_names_a_host_gets_another_id_everywhere(tmp_path: Path) -> 
 
 def test_what_was_measured_beside_goes_along(folder: Path, tmp_path: Path) -> None:
     row = Finding(topic="size", ddp="1", horovod="2", source=f"/home/{USER}/x")
-    measured.write(folder, Beyond(measured_at="2026-01-01T00:00:00+00:00", machine="Test CPU, 8 cores", findings=(row,)))
+    measured.write(folder, Beyond(measured_at="2026-01-01T00:00:00+00:00", machine="Test CPU", findings=(row,)))
     found = publish(folder, tmp_path / "published", None)
     copy = measured.read(found.path)
     assert copy is not None

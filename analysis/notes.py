@@ -56,7 +56,8 @@ def _told(scrubbed: Scrubbed) -> str:
         return "Nothing was found that names people or machines."
     return (
         f"Before publishing, {count} places in study.yaml, cases/ and the records were given pseudonyms in braces; "
-        "equal values have equal ones. Raw seconds were copied byte by byte. Where a case changed by that, its id did too."
+        "equal values have equal ones. Raw seconds were copied byte by byte. Where a case changed by that, its id did "
+        "too."
     )
 
 

@@ -1,4 +1,4 @@
-"""`ringduel run`, `report`, `compare`, `publish`: from words to a study, its launches, its verdict, what to type next."""
+"""`ringduel run`, `report`, `compare`, `publish`: from words to a study, its launches, its verdict, the next words."""
 
 from __future__ import annotations
 

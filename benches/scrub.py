@@ -37,6 +37,8 @@ SECRETS = re.compile(
 KNOWN_FORMS = re.compile(
     r"\b(?:gh[opsu]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|hf_\w{20,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
     r"|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    # A line of a key's body; a digest, in hex alone, is none.
+    r"|(?<![\w+/])(?=[0-9a-f]*[G-Zg-z+/])(?=[^/]*[A-Z])[A-Za-z0-9+/]{60,}={0,2}"
 )
 URLS = re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>)]+")
 PATHS = re.compile(

@@ -1,4 +1,4 @@
-"""The page in headless Chromium: its script runs, it asks for nothing, axe finds nothing serious, nothing sticks out."""
+"""The page in headless Chromium: its script runs, it asks for nothing, axe finds nothing serious, nothing is cut."""
 
 from __future__ import annotations
 

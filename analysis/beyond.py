@@ -35,7 +35,9 @@ def grid(summary: Summary) -> Grid:
 def _measured(summary: Summary) -> Iterator[tuple[str, Cells, str]]:
     """What `make beyond` found; a row that has nothing of Horovod's is no comparison."""
     found = summary.records.beyond
-    for one in found.findings if found else ():
+    if found is None:
+        return
+    for one in found.findings:
         if one.horovod:
             cells = {"ddp": words.clean(one.ddp, 80), "horovod": words.clean(one.horovod, 80)}
             source = f"{one.source}; {BEYOND}, {found.measured_at[:10]}"

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from analysis import content, grids, headline, markdown, summary, table
-from analysis.document import Bullets
+from analysis.document import Bullets, Part
 from analysis.grids import Grid
 from benches.errors import UserError
 from benches.manifest import is_published
@@ -65,9 +65,9 @@ def _block(home: Path, name: str) -> str:
     found = summary.reduce(table.read(home / name))
     link = quote(name)
     where = f"{markdown.escape(content.about(found))} ([records and notes]({link}), [report]({link}/report/report.md))."
-    tables = [_narrow(grids.contestants(found, group)) for group in found.groups()]
-    legend = Bullets([*headline.noise_lines(found), *grids.LEGEND])
-    return "\n\n".join([where, *map(markdown.render_part, [*tables, legend])])
+    parts: list[Part] = [_narrow(grids.contestants(found, group)) for group in found.groups()]
+    parts.append(Bullets([*headline.noise_lines(found), *grids.LEGEND]))
+    return "\n\n".join([where, *map(markdown.render_part, parts)])
 
 
 def _narrow(grid: Grid) -> Grid:

@@ -18,9 +18,7 @@ Files = dict[str, bytes]
 EVERY = ("html", "md", "csv", "latex")
 
 
-def write(
-    study_folder: Path, out: Path, formats: Sequence[str] = EVERY, known_as: Path | None = None
-) -> list[Path]:
+def write(study_folder: Path, out: Path, formats: Sequence[str] = EVERY, known_as: Path | None = None) -> list[Path]:
     """Write the report of a study into folder `out` and return its files, the readable one first.
 
     known_as: the study's path in the commands that the report gives; null: study_folder. Raises UserError for a folder

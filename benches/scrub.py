@@ -80,7 +80,7 @@ class Scrubber:
         text = self._each(KNOWN_FORMS, "secret", text)
         text = self._each(URLS, "url", text)
         for root, name in self._roots:
-            text = root.sub(lambda found, name=name: self._named("path", found[0], name), text)
+            text = root.sub(self._naming("path", name), text)
         text = PATHS.sub(lambda found: self._path(found[0]), text)
         text = ADDRESSES.sub(lambda found: self._address(found[0]), text)
         if not names:
@@ -93,7 +93,7 @@ class Scrubber:
         """Every text in nested mappings and lists. names: whether hosts and users are looked for below this key."""
         if isinstance(value, dict):
             return {key: self._entry(str(key), one, names, named) for key, one in value.items()}
-        if isinstance(value, list):
+        if isinstance(value, (list, tuple)):
             return [self.tree(one, names, named) for one in value]
         return self.text(value, named) if isinstance(value, str) else value
 
@@ -104,6 +104,9 @@ class Scrubber:
 
     def _each(self, pattern: re.Pattern[str] | None, kind: str, text: str) -> str:
         return pattern.sub(lambda found: self._pseudonym(kind, found[0]), text) if pattern else text
+
+    def _naming(self, kind: str, name: str) -> Callable[[re.Match[str]], str]:
+        return lambda found: self._named(kind, found[0], name)
 
     def _path(self, path: str) -> str:
         program = PROGRAM.fullmatch(path)

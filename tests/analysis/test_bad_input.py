@@ -99,7 +99,7 @@ def test_what_is_left_out_is_said_and_the_rest_reported(
     assert "horovod/mpi" in text
 
 
-def test_launches_whose_wall_clock_ran_backwards_count_all_the_same(study_folder: Make, tmp_path: Path) -> None:
+def test_launches_whose_wall_clock_ran_backwards_count_all_the_same(study_folder: Make) -> None:
     """`started_at` dates a launch and no more: steps are timed by a clock that cannot be set."""
     folder = study_folder(smoke()[4:7], launches=3)
     before = summary.summarise(folder)["comparisons"]
@@ -107,8 +107,6 @@ def test_launches_whose_wall_clock_ran_backwards_count_all_the_same(study_folder
         year = 2026 - int(path.parent.name)
         path.write_text(path.read_text().replace("2026-01-01T", f"{year}-01-01T"))
     assert summary.summarise(folder)["comparisons"] == before
-    text = report.write(folder, tmp_path / "out", ("md",))[0].read_text()
-    assert "2024-01-01" in text
 
 
 def test_one_engine_alone_is_reported(study_folder: Make, tmp_path: Path) -> None:

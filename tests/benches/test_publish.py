@@ -16,12 +16,13 @@ from planted import PASSED, Plant, header, make_case, plant, smoke
 
 from analysis import across, library, summary, table
 from benches import measured, record
+from benches import publish as publishing
 from benches.cli import main
 from benches.errors import UserError
 from benches.folder import load_study
 from benches.manifest import MANIFEST
 from benches.measured import Beyond, Finding
-from benches.publish import publish
+from benches.publish import FORMATS, publish
 
 HOST, USER = "gpu17.example.org", "joe"
 SECRET = "0123456789abcdef"
@@ -60,10 +61,21 @@ def tell(folder: Path) -> None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(new), indent=1))
 
 
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes seconds: only where the report itself is looked at."""
+    monkeypatch.setattr(publishing, "FORMATS", ())
+
+
+@pytest.fixture
+def drawn(undrawn: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "FORMATS", FORMATS)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A finished study whose records tell much."""
-    plant(tmp_path / "runs" / "planted", smoke()[3:7], reference={"engine": "ddp"}, launches=5)
+    plant(tmp_path / "runs" / "planted", smoke()[3:7], reference={"engine": "ddp"}, launches=5, confirm=False)
     tell(tmp_path / "runs" / "planted")
     return tmp_path / "runs" / "planted"
 
@@ -74,6 +86,7 @@ def texts(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in paths}
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_set_holds_what_it_should_and_nothing_else(folder: Path, tmp_path: Path) -> None:
     (folder / "launches" / "notes").mkdir()
     (folder / "launches" / "notes" / "x.log").write_text("secret")
@@ -90,6 +103,7 @@ def test_a_set_holds_what_it_should_and_nothing_else(folder: Path, tmp_path: Pat
     assert sorted(path.name for path in found.path.parent.iterdir()) == ["planted"], "nothing is left beside it"
 
 
+@pytest.mark.usefixtures("drawn")
 def test_nothing_of_people_and_machines_is_in_it(folder: Path, tmp_path: Path) -> None:
     found = publish(folder, tmp_path / "published", None)
     told = (USER, HOST, "gpu17", "builder7", SECRET, "10.11.12.13", "/home", "/scratch", str(tmp_path))
@@ -127,6 +141,7 @@ def test_a_set_is_compared_with_what_it_came_from(folder: Path, tmp_path: Path) 
     assert all(change.ratio and change.ratio.value == 1 for change in changes)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_commands_take_a_set(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,7 +168,7 @@ def test_the_same_again_says_so_and_other_content_is_refused(folder: Path, tmp_p
     assert (first.new, again.new, again.path) == (True, False, first.path)
     path = next(folder.rglob(record.HEADER))
     path.write_text(path.read_text().replace("2026-01-01", "2026-01-02"))
-    with pytest.raises(UserError, match=r"holds other content: launches/\w+/0/record.json; nothing is overwritten"):
+    with pytest.raises(UserError, match=r"holds other content: launches/\w+/\d/record.json; nothing is overwritten"):
         publish(folder, home, "here")
     assert {path: path.stat().st_mtime_ns for path in first.path.rglob("*")} == before
     assert publish(folder, home, "there").new
@@ -187,6 +202,7 @@ def test_a_case_that_names_a_host_gets_another_id_everywhere(tmp_path: Path) -> 
     assert (case.cluster.hosts, case.python, case.cluster.name) == (("{host-1}:2",), "{path-1}/bin/python", "hosts")
 
 
+@pytest.mark.usefixtures("drawn")
 def test_what_was_measured_beside_goes_along(folder: Path, tmp_path: Path) -> None:
     row = Finding(topic="size", ddp="1", horovod="2", source=f"/home/{USER}/x")
     measured.write(folder, Beyond(measured_at="2026-01-01T00:00:00+00:00", machine="Test CPU", findings=(row,)))
@@ -289,7 +305,7 @@ def test_a_link_on_the_way_to_the_set_is_refused(folder: Path, tmp_path: Path) -
 
 
 def test_two_machines_need_a_name(folder: Path, tmp_path: Path) -> None:
-    for path in list(folder.glob("launches/*"))[0].rglob(record.HEADER):
+    for path in next(folder.glob("launches/*")).rglob(record.HEADER):
         path.write_text(path.read_text().replace("Test CPU", "Other CPU"))
     with pytest.raises(UserError, match="--name: the records name 2 machines"):
         publish(folder, tmp_path / "published", None)

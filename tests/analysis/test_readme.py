@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from planted import plant, smoke
 
-from analysis import readme
-from benches import publish as publishing
+from analysis import readme, report
 from benches.publish import publish
 
 TEXT = f"# Title\n\n{readme.BEGIN.format('results/published/here/planted')}\nold\n{readme.END}\n\nrest\n"
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study and a set made of it, without a report: drawing takes seconds."""
+    home = tmp_path_factory.mktemp("home")
+    reference = {"engine": "ddp", "transport": "gloo"}
+    plant(home / "study", smoke(), reference=reference, launches=5, confirm=False)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(report, "write", lambda *_: [])
+        publish(home / "study", home / "results" / "published", "here")
+    return home
+
+
 @pytest.fixture
-def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A page beside a published set without a report, its table not yet made."""
-    monkeypatch.setattr(publishing, "FORMATS", ())
-    plant(tmp_path / "study", smoke(), reference={"engine": "ddp", "transport": "gloo"}, launches=5, confirm=False)
-    publish(tmp_path / "study", tmp_path / "results" / "published", "here")
+def page(home: Path, tmp_path: Path) -> Path:
+    """A page beside that set, its table not yet made."""
+    shutil.copytree(home, tmp_path, dirs_exist_ok=True)
     (tmp_path / "README.md").write_text(TEXT)
     return tmp_path / "README.md"
 

@@ -14,16 +14,16 @@ import pandas as pd
 import pytest
 from planted import PASSED, Plant, header, make_case, plant, smoke
 
-from analysis import across, library, summary, table
+from analysis import across, library, report, summary, table
 from benches import measured, record
-from benches import publish as publishing
 from benches.cli import main
 from benches.errors import UserError
 from benches.folder import load_study
 from benches.manifest import MANIFEST
 from benches.measured import Beyond, Finding
-from benches.publish import FORMATS, publish
+from benches.publish import publish
 
+WRITE = report.write
 HOST, USER = "gpu17.example.org", "joe"
 SECRET = "0123456789abcdef"
 FAILED = record.Parity(passed=False, error=1.0, bound=1e-7)
@@ -64,18 +64,18 @@ def tell(folder: Path) -> None:
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes seconds: only where the report itself is looked at."""
-    monkeypatch.setattr(publishing, "FORMATS", ())
+    monkeypatch.setattr(report, "write", lambda *_: [])
 
 
 @pytest.fixture
 def drawn(undrawn: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "FORMATS", FORMATS)
+    monkeypatch.setattr(report, "write", WRITE)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A finished study whose records tell much."""
-    plant(tmp_path / "runs" / "planted", smoke()[3:7], reference={"engine": "ddp"}, launches=5, confirm=False)
+    plant(tmp_path / "runs" / "planted", smoke()[4:7], reference={"engine": "ddp"}, launches=2, confirm=False)
     tell(tmp_path / "runs" / "planted")
     return tmp_path / "runs" / "planted"
 
@@ -95,10 +95,10 @@ def test_a_set_holds_what_it_should_and_nothing_else(folder: Path, tmp_path: Pat
     assert found.path == tmp_path / "published" / "test-cpu-8-cores" / "planted"
     names = {re.sub(r"[0-9a-f]{12}", "ID", name) for name in texts(found.path)}
     assert {name for name in names if not name.startswith("report/")} == {
-        "study.yaml", "NOTES.md", MANIFEST, "cases/ID.yaml", *(f"launches/ID/{k}/record.json" for k in range(5))
+        "study.yaml", "NOTES.md", MANIFEST, "cases/ID.yaml", *(f"launches/ID/{k}/record.json" for k in range(2))
     }  # fmt: skip
     assert {"report/report.html", "report/report.md", "report/step_times.svg"} <= names
-    assert len(list(found.path.rglob("samples.parquet"))) == 4 * 5
+    assert len(list(found.path.rglob("samples.parquet"))) == 3 * 2
     assert "1 launch was set aside" in (found.path / "NOTES.md").read_text()
     assert sorted(path.name for path in found.path.parent.iterdir()) == ["planted"], "nothing is left beside it"
 
@@ -137,7 +137,7 @@ def test_numbers_are_the_same_and_samples_byte_by_byte(folder: Path, tmp_path: P
 def test_a_set_is_compared_with_what_it_came_from(folder: Path, tmp_path: Path) -> None:
     found = publish(folder, tmp_path / "published", None)
     changes = across.compare(found.path, folder).changes
-    assert len(changes) == 4
+    assert len(changes) == 3
     assert all(change.ratio and change.ratio.value == 1 for change in changes)
 
 

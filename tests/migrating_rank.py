@@ -15,6 +15,7 @@ shared: dict[str, Any] = {}
 found = {}
 for number, (name, code) in enumerate(blocks):
     # Two blocks: what all share, and the start, after which a rank knows its number.
+    print(name, flush=True)
     scope = shared if number < 2 else dict(shared)
     scope |= {"path": str(folder / f"trace{shared.get('rank', 0)}.json")}
     if number >= 2:

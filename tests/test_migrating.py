@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
-import subprocess
 import sys
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from launchers.spec import Command
+from launchers.supervise import run
 from launchers.tools import Tools
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "migrating.md"
 RANK = Path(__file__).parent / "migrating_rank.py"
 RANKS = 2
-LIMIT_S = 240
+LIMIT_S = 120
 FENCE = re.compile(r"^## (?P<section>.+?)$|^```python (?P<kind>[a-z ]+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -61,11 +62,10 @@ def launch(engine: str, words: Sequence[str], folder: Path) -> list[dict[str, An
     import torch
 
     (folder / "blocks.json").write_text(json.dumps(of(engine)))
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("HOROVOD_", "OMPI_", "PMI"))}
-    env |= {"OMP_NUM_THREADS": "1", "HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HOROVOD_TIMELINE": "DYNAMIC"}
-    command = [*words, sys.executable, str(RANK), str(folder / "blocks.json"), str(folder)]
-    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
-    assert done.returncode == 0, done.stdout + done.stderr
+    env = {"OMP_NUM_THREADS": "1", "HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HOROVOD_TIMELINE": "DYNAMIC"}
+    command = Command((*words, sys.executable, str(RANK), str(folder / "blocks.json"), str(folder)), env, str(folder))
+    outcome = run(command, log=folder / "log", limit_s=LIMIT_S, token=uuid.uuid4().hex)
+    assert outcome.status == "ok", (folder / "log").read_text()
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(RANKS)]
 
 

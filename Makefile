@@ -11,6 +11,7 @@
 # make duel-cost     what the same interval costs by a duel and by other ways. An hour; ARGS='--minutes 20'
 # make kills         20 processes of real duels are killed: is anything left, is it told, does the study go on?
 # make gpu-check     on one GPU: builds Horovod with NCCL, runs both engines, prints their records; ARGS=--dry-run
+# make beyond        what else differs: size, build, lines, profile, a killed rank; about a minute; ARGS=STUDY
 # make report-bench  a report of very many records: time and memory
 # make clean         remove the environment and caches; results stay
 #
@@ -60,7 +61,7 @@ hook-cost: $(VENV)/.installed
 curve-check: $(VENV)/.installed
 	$(BIN)/python -m benches.checks.curve_check $(ARGS)
 
-.PHONY: report-bench parking calibrate calibrate-long sensitivity duel-cost kills
+.PHONY: report-bench parking calibrate calibrate-long sensitivity duel-cost kills beyond
 
 report-bench: $(VENV)/.developed
 	$(BIN)/python tests/analysis/report_bench.py $(ARGS)
@@ -83,6 +84,9 @@ duel-cost: $(VENV)/.installed
 
 kills: $(VENV)/.horovod
 	$(BIN)/python -m benches.checks.kills $(ARGS)
+
+beyond: $(VENV)/.horovod
+	$(BIN)/python -m benches.checks.beyond $(ARGS)
 
 # It builds Horovod itself, since that is a part of what it checks.
 gpu-check: $(VENV)/.installed

@@ -1,4 +1,4 @@
-"""DDP beside Horovod beyond speed: only what the study's records show, each cell with its source."""
+"""DDP beside Horovod beyond speed: what the study's records and its `beyond.json` show, each row with its source."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from analysis import words
 from analysis.grids import Column, Grid
 from analysis.questions import ENGINES
 from analysis.rows import Row, Summary
+from benches.measured import BEYOND
 
 STARTERS = ("torchrun", "horovodrun", "mpirun", "srun")
 NOTHING = "–"
@@ -25,10 +26,22 @@ def grid(summary: Summary) -> Grid:
     columns = [Column("topic"), *(Column({"ddp": "DDP", "horovod": "Horovod"}[name]) for name in ENGINES)]
     rows = [
         [topic, *(cells.get(name) or NOTHING for name in ENGINES), source]
-        for topic, cells, source in _topics(summary)
+        for topic, cells, source in (*_topics(summary), *_measured(summary))
         if any(cells.values())
     ]
-    return Grid("Beyond speed", [*columns, Column("source in the records")], rows)
+    return Grid("Beyond speed", [*columns, Column("source")], rows)
+
+
+def _measured(summary: Summary) -> Iterator[tuple[str, Cells, str]]:
+    """What `make beyond` found; a row that has nothing of Horovod's is no comparison."""
+    found = summary.records.beyond
+    if found is None:
+        return
+    for one in found.findings:
+        if one.horovod:
+            cells = {"ddp": words.clean(one.ddp, 80), "horovod": words.clean(one.horovod, 80)}
+            source = f"{one.source}; {BEYOND}, {found.measured_at[:10]}"
+            yield words.clean(one.topic, 80), cells, words.clean(source, 200)
 
 
 def _topics(summary: Summary) -> Iterator[tuple[str, Cells, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from analysis import beyond, decision, findings, grids, headline, library, method, plots, tidy, words
@@ -19,10 +20,10 @@ PER_RANK = ("ranks",)
 """Provenance that differs from rank to rank: it stays in the records."""
 
 
-def build(summary: Summary) -> Document:
-    """The report of a study."""
+def build(summary: Summary, known_as: Path | None = None) -> Document:
+    """The report of a study. known_as: its folder's path in commands; null: as it was read."""
     study = summary.records.study
-    sections = [section for section in _sections(summary) if section.parts]
+    sections = [section for section in _sections(summary, known_as or summary.records.folder) if section.parts]
     return Document(f"Ringduel: {study.name}", sections, about(summary))
 
 
@@ -41,7 +42,7 @@ def about(summary: Summary) -> str:
     return ", ".join(parts)
 
 
-def _sections(summary: Summary) -> Iterator[Section]:
+def _sections(summary: Summary, known_as: Path) -> Iterator[Section]:
     records = summary.records
     blocks, curves = tidy.tidy(records), tidy.curves_of(records)
     scaled, tuned = library.scaling(blocks), library.tuning(blocks)
@@ -51,10 +52,11 @@ def _sections(summary: Summary) -> Iterator[Section]:
     yield Section("What would change it", [Bullets(found)] if (found := decision.changes(summary)) else [])
     yield Section("Caveats and warnings", [*_failures(summary), *_warnings(summary)])
     yield Section("Scaling", findings.scaling(scaled))
+    yield Section("Cost", _costs(summary))
     yield Section("Sweeps", findings.sweep(summary, tuned, curves))
     yield Section("Beyond speed", [grid] if (grid := beyond.grid(summary)).rows else [])
     yield Section("Method", [Paragraph(text) for text in method.paragraphs(summary)])
-    yield Section("Provenance", [provenance(summary), *_configs(summary), *_commands(summary)])
+    yield Section("Provenance", [provenance(summary), *_configs(summary), *_commands(summary, known_as)])
 
 
 def _decision(summary: Summary) -> list[Part]:
@@ -72,6 +74,11 @@ def _comparisons(summary: Summary) -> list[Part]:
 
 def _failures(summary: Summary) -> list[Part]:
     return [grids.failures(summary)] if summary.failures else []
+
+
+def _costs(summary: Summary) -> list[Part]:
+    grid = grids.costs(summary)
+    return [grid, Bullets(list(grids.COST_LEGEND), quiet=True)] if grid.rows else []
 
 
 def _configs(summary: Summary) -> list[Part]:
@@ -152,7 +159,7 @@ def _whose(rows: list[Row], known: int) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _commands(summary: Summary) -> list[Part]:
+def _commands(summary: Summary, known_as: Path) -> list[Part]:
     """One launch of each contestant, as it was started."""
     lines = []
     for case_id, row in {row.case_id: row for row in summary.rows}.items():
@@ -163,6 +170,6 @@ def _commands(summary: Summary) -> list[Part]:
         "One launch of each contestant, as it was started. Give --out a folder of your own: no record is overwritten. "
         "The cases stand in cases/ of the study's folder."
     )
-    again = Code(f"ringduel report {shlex.quote(str(summary.records.folder))}")
+    again = Code(f"ringduel report {shlex.quote(str(known_as))}")
     launches: list[Part] = [Paragraph(text), Code("\n".join(lines))] if lines else []
     return [Paragraph("This report, from its records:"), again, *launches]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -38,7 +39,7 @@ def frames(summary: Summary) -> dict[str, pd.DataFrame]:
     launches = summary.records.launches.drop(columns=["log_tail", "warnings"])
     points = [_point(row, point) for row in summary.rows for point in row.curve]
     return {
-        "contestants": pd.DataFrame([_contestant(row) for row in summary.rows]),
+        "contestants": pd.DataFrame([_contestant(row, summary.cost(row)) for row in summary.rows]),
         "comparisons": pd.DataFrame([_comparison(summary, found) for found in summary.comparisons], columns=COMPARISON),
         **({"questions": pd.DataFrame(asked, columns=["question", *COMPARISON, "confirmed"])} if asked else {}),
         **({"control": pd.DataFrame(control, columns=[*COMPARISON, "state", "established"])} if control else {}),
@@ -73,11 +74,13 @@ def _who(row: Row) -> dict[str, Any]:
     }
 
 
-def _contestant(row: Row) -> dict[str, Any]:
+def _contestant(row: Row, costs: Mapping[str, Estimate]) -> dict[str, Any]:
     values = _who(row) | {"per_rank_batch": row.case.data.per_rank_batch, "sample": row.case.model.sample}
     values |= _estimate("step_time_s", row.step_time_s) | _estimate("throughput", row.throughput)
     for name, estimate in row.percentiles.items():
         values |= _estimate(f"step_time_{name}_s", estimate)
+    for name, estimate in costs.items():
+        values |= _estimate(name, estimate)
     values |= _spread(row.spread)
     for name in ("local", "wrapped_at_1"):
         values |= _estimate(f"efficiency_{name}", row.efficiency.get(name))

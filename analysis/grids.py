@@ -28,6 +28,10 @@ STEPS_LEGEND = (
     "sd within, between: of the logarithm from block to block of a launch, and from launch to launch; only more "
     "launches make up for the latter",
 )
+COST_LEGEND = (
+    "cost: price × nodes × samples ÷ throughput ÷ 3600, in the currency of the price; median of launches "
+    "(cheapest–dearest). A node counts whole, however few ranks it has, and a virtual one like a real one",
+)
 LONGEST_HEAD = 14
 """Characters of a name that a column's title has room for."""
 
@@ -188,6 +192,25 @@ def failures(summary: Summary) -> Grid:
         for failure in summary.failures
     ]
     return Grid("Launches that failed", [Column(title) for title in columns], rows)
+
+
+def costs(summary: Summary) -> Grid:
+    """One row a contestant that is ranked, where the study has a price."""
+    priced = [(row, found) for group in summary.groups() for row in group if (found := summary.cost(row))]
+    epochs = any("cost_per_epoch" in found for _, found in priced)
+    columns = [Column("model"), Column("ranks", "right"), Column("contestant"), Column("a million samples")]
+    rows = [
+        [
+            words.clean(", ".join(part for part in row.group if part), 60),
+            _shape(row),
+            _contestant(row),
+            words.spread(found["cost_per_million"]),
+            *([words.spread(found["cost_per_epoch"]) if "cost_per_epoch" in found else "–"] if epochs else []),
+        ]
+        for row, found in priced
+    ]
+    title = f"Cost at {summary.records.study.price_per_node_hour:g} a node and hour" if rows else ""
+    return Grid(title, [*columns, *([Column("an epoch")] if epochs else [])], rows)
 
 
 def parity_error(failure: Failure) -> str:

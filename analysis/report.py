@@ -8,22 +8,27 @@ from pathlib import Path
 from analysis import content, drawing, export, html, latex, markdown, summary, table
 from analysis.document import Document
 from analysis.rows import Summary
+from benches import manifest
 from benches.errors import UserError
 
 Files = dict[str, bytes]
 """Contents by file name."""
 
 
-def write(study_folder: Path, out: Path, formats: Sequence[str] = ("html", "md", "csv", "latex")) -> list[Path]:
+EVERY = ("html", "md", "csv", "latex")
+
+
+def write(study_folder: Path, out: Path, formats: Sequence[str] = EVERY, known_as: Path | None = None) -> list[Path]:
     """Write the report of a study into folder `out` and return its files, the readable one first.
 
-    Raises UserError for a folder that is no study, a format that there is not, or a folder that cannot be written.
+    known_as: the study's path in the commands that the report gives; null: study_folder. Raises UserError for a folder
+    that is no study, a format that there is not, or a folder that cannot be written or belongs to a published set.
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise UserError(f"format={unknown[0]}: not a format; choices: {', '.join(FORMATS)}")
     reduced = summary.reduce(table.read(study_folder))
-    document = content.build(reduced)
+    document = content.build(reduced, known_as)
     files: Files = {}
     for name in formats:
         files |= FORMATS[name](reduced, document)
@@ -31,6 +36,8 @@ def write(study_folder: Path, out: Path, formats: Sequence[str] = ("html", "md",
 
 
 def _write(out: Path, files: Files) -> list[Path]:
+    if published := manifest.holder(out):
+        raise UserError(f"--out={out}: lies in a published set, {published}, in which nothing is overwritten")
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():

@@ -9,6 +9,7 @@ from typing import Any
 from analysis import marks, table, words
 from analysis.compare import Comparison
 from analysis.components import Components
+from analysis.cost import MILLION, of_samples
 from analysis.curve import Point
 from analysis.estimate import Estimate
 from analysis.noise import Control
@@ -111,6 +112,16 @@ class Summary:
         """The contestant at a place of the study, which may be a copy."""
         return self.rows[place] if place < len(self.rows) else self.copies[place - len(self.rows)]
 
+    def cost(self, row: Row) -> dict[str, Estimate]:
+        """`cost_per_million` and `cost_per_epoch` of its samples, as far as price, throughput and set are known."""
+        price, rate = self.records.study.price_per_node_hour, row.throughput
+        if price is None or rate is None:
+            return {}
+        header = self.records.headers.get(self.records.keys[row.index])
+        counts = {"cost_per_million": MILLION, "cost_per_epoch": header.samples_per_epoch if header else None}
+        nodes = row.case.cluster.nodes
+        return {name: of_samples(count, rate, nodes, price) for name, count in counts.items() if count}
+
     def control_of(self, row: Row) -> Control | None:
         """The A/A control that speaks for a row: of its table, and of its world size if there are several."""
         found = [c for c in self.controls if self.at(c.comparison.b).group == row.group]
@@ -139,6 +150,7 @@ class Summary:
 
     def _plain_row(self, row: Row) -> dict[str, Any]:
         case = row.case
+        costs = self.cost(row)
         return {
             "name": row.contestant.name,
             "point": row.contestant.point,
@@ -154,6 +166,7 @@ class Summary:
             "throughput": row.throughput and row.throughput.plain(),
             "percentiles": {name: estimate.plain() for name, estimate in row.percentiles.items()},
             "spread": row.spread.plain(),
+            **{name: costs[name].plain() if name in costs else None for name in ("cost_per_million", "cost_per_epoch")},
             "efficiency": {name: estimate.plain() for name, estimate in row.efficiency.items()},
             "parity": row.parity,
             "marks": list(row.marks),

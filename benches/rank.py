@@ -31,7 +31,7 @@ from benches.loop import Samples, Timer
 from benches.memory import forget_peak, peak_memory_mb
 from benches.spec import Case, load_case, plain
 from benches.worker import PARITY_FAILED
-from benches.workloads import allreduce, emulated
+from benches.workloads import allreduce, datasets, emulated
 from benches.workloads.data import make_batches, stream_seed
 from benches.workloads.graphs import GraphedStep, leave_default_stream
 from benches.workloads.references import one_line
@@ -240,6 +240,7 @@ class Launch:
             clock=timer.clock.name if timer else "perf_counter",  # type: ignore[arg-type]
             warmup_steps=timer.samples.kind.count(0) if timer else 0,
             samples_per_step=case.global_batch,
+            samples_per_epoch=datasets.samples(case),
             gradient_bytes=sum(p.numel() * p.element_size() for p in gradients),
             parameters=sum(p.numel() for p in gradients),
             peak_memory_mb=[rank.pop("peak_memory_mb") for rank in self.ranks],

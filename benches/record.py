@@ -130,6 +130,8 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Untimed steps that were run; the case gives the least."""
     samples_per_step: int = 0
     """Units of throughput in one step of the whole job."""
+    samples_per_epoch: int | None = None
+    """Units of throughput in the data set; null: synthetic batches have none."""
     gradient_bytes: int = 0
     """Bytes of all gradients of one rank."""
     parameters: int = 0

@@ -373,6 +373,8 @@ class Study(Frozen, frozen=True, kw_only=True):
     """Times that a failed launch is tried again."""
     max_cases: Count = 200
     """Refuse a study with more cases."""
+    price_per_node_hour: Positive | None = None
+    """What a node costs an hour, in any currency; reports then say what samples cost. null: they do not."""
     allow_unfair: Annotated[tuple[Name, ...], Meta(description="a list of keys, such as [optimizer.lr]")] = ()
     """Keys in which contestants may differ though that biases their comparison; the result lists them."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from benches.install.toolkit import CudaPlan
 
 RECORD = "ringduel.json"
 """In the installed package: how the wheel was built. It comes and goes with the wheel."""
+
+SECONDS = "build_s.json"
+"""Beside the wheel: how long it took to compile, for it cannot be told inside."""
 
 NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging")
 """What Horovod imports besides torch, which it must never pull in."""
@@ -52,16 +56,18 @@ def build(wanted: Plan, mpi_prefix: Path, cuda: CudaPlan | None, cache: Path, st
     command = [*pip(), "wheel", "-v", "--no-deps", "--no-build-isolation", "-w", str(wheels), str(tree)]
     name = f"build Horovod {wanted.horovod} for torch {wanted.torch} ({wanted.flavour}; C++{wanted.cxx_standard})"
     steps.say(f"the next step takes minutes; compilers at once: {count}")
+    started = time.monotonic()
     steps.run(name, command, env=env, limit_s=BUILD_LIMIT_S)
-    return _store(next(wheels.glob("*.whl")), cache / wanted.key(), steps)
+    return _store(next(wheels.glob("*.whl")), cache / wanted.key(), time.monotonic() - started, steps)
 
 
-def _store(wheel: Path, place: Path, steps: Steps) -> Path:
+def _store(wheel: Path, place: Path, seconds: float, steps: Steps) -> Path:
     """Whole or not at all: others may be looking for the same wheel."""
     partial = place.with_name(f".{place.name}.{steps.work.name}")
     partial.mkdir(parents=True)
     shutil.copy(wheel, partial)
     shutil.copy(steps.log, partial / "build.log")
+    (partial / SECONDS).write_text(f"{seconds:.1f}\n")
     shutil.rmtree(place, ignore_errors=True)
     partial.rename(place)
     return place / wheel.name

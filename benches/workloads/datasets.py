@@ -25,6 +25,14 @@ def check(case: Case) -> None:
         _check_imagefolder(case)
 
 
+def samples(case: Case) -> int | None:
+    """Units of throughput in the set; None for synthetic batches. Raises UserError where its folder cannot be read."""
+    if case.data.name == "synthetic":
+        return None
+    items = DIGITS if case.data.name == "digits" else sum(_count(str(case.data.root)).values())
+    return items * case.model.samples_per_item
+
+
 def digits_file() -> Path:
     """The file of the digits set inside scikit-learn. Raises UserError where that is absent."""
     found = find_spec("sklearn")

@@ -95,7 +95,9 @@ def samples(ranks: int, steps: int, random: np.random.Generator) -> pa.Table:
     )
     kinds = np.array(["step", "block"])[np.repeat([0, 1], [rows[0].size, walls[0].size])]
     times = np.concatenate([rows[3], walls[2]])
-    columns = [pa.array(kinds).dictionary_encode(), rank, block, step, np.zeros(len(rank)), times]
+    begun = seconds.reshape(ranks, -1).cumsum(axis=1).reshape(seconds.shape) - seconds
+    starts = np.concatenate([begun.ravel(), begun[:, :, 0].ravel()])
+    columns = [pa.array(kinds).dictionary_encode(), rank, block, step, starts, times]
     return pa.table(columns, names=record.SAMPLE_SCHEMA.names).cast(record.SAMPLE_SCHEMA)
 
 

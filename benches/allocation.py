@@ -66,7 +66,9 @@ def ask_nodes(words: Sequence[str], nodes: SlurmNodes, limit_s: float) -> list[l
     """What each node writes when it runs these words, line by line. Raises UserError where they fail on one."""
     code, text = output(slurm.each_node(words, nodes), limit_s=LIMIT_S + limit_s)
     if code != 0:
-        why = f"no answer within {LIMIT_S + limit_s:g} s" if code is None else last_line(text)
+        # srun itself says last which task it was, and not why.
+        said = "\n".join(line for line in text.splitlines() if not line.startswith("srun: "))
+        why = f"no answer within {LIMIT_S + limit_s:g} s" if code is None else last_line(said or text)
         raise UserError(f"cluster=slurm: {words[0]} does not run on each node: {why}")
     lines = slurm.by_node(text)
     return [lines.get(number, []) for number in range(len(nodes.hosts))]

@@ -31,8 +31,8 @@ PROGRESS = "progress.json"
 RESUME_STEPS = 3
 """Untimed steps before each block: after a stop caches and congestion windows are cold, and GPU memory was freed."""
 SIGNALLED_S = 5.0
-"""A batch system that ends a job signals ranks, launchers and driver alike, in no order: what failed so shortly before the
-driver was told to stop was ended by the same hand."""
+"""A batch system that ends a job signals ranks, launchers and driver alike, in no order: what failed so shortly before
+the driver was told to stop was ended by the same hand."""
 SPARE_MEMORY = 0.1
 """Share of the host's memory that stays free; a launch that would go into it is left to a heat of its own."""
 

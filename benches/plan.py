@@ -112,7 +112,7 @@ def show(resolved: Resolved, planned: list[Planned], script: str | None, console
     if any(one.turn.case.cluster.name == "virtual" for one in planned):
         console.print("(`run` brings the virtual nodes up, under other names than here.)\n", highlight=False)
     if resolved.slurm is not None:
-        console.print("(In an allocation; Slurm names its nodes, and they have other names than here.)\n", highlight=False)
+        console.print("(In an allocation, where nodes have other names than here.)\n", highlight=False)
     for one in planned:
         print(f"# {one.turn.contestant.name}, {one.turn.case.model.name}, {one.turn.case.cluster.world_size} ranks")
         print(one.command.text(), end="\n\n")

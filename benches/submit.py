@@ -137,7 +137,7 @@ def ask(job: str) -> State:
 
 def parse(text: str) -> State:
     """The state in what `scontrol show job` says."""
-    found = {name: value for name, value in re.findall(r"\b(JobState|Reason|ExitCode)=(\S+)", text)}
+    found = dict(re.findall(r"\b(JobState|Reason|ExitCode)=(\S+)", text))
     return State(found.get("JobState", ""), found.get("Reason", ""), int(found.get("ExitCode", "0:0").split(":")[0]))
 
 
@@ -173,7 +173,7 @@ class Follow:
             while time.monotonic() < next_s:
                 self._copy()
                 if self.stop.is_set():
-                    self.tell(f"job {self.job} goes on; `scancel {self.job}` ends it, the same command follows it again")
+                    self.tell(f"job {self.job} goes on; scancel {self.job} ends it, the same command follows it again")
                     return INTERRUPTED
                 time.sleep(LOOK_S)
         self._wait_for_log()

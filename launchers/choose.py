@@ -48,7 +48,7 @@ def launcher(case: Case) -> str:
 def _in_slurm(case: Case) -> str:
     asked = case.cluster.launcher
     if asked not in ("auto", "srun", "mpirun"):
-        raise UserError(f"cluster.launcher={asked}: srun starts all steps of cluster=slurm; choices: auto, srun, mpirun")
+        raise UserError(f"cluster.launcher={asked}: srun starts the steps in Slurm; choices: auto, srun, mpirun")
     # One choice for all contestants: mpirun stands in where ranks talk over MPI, and has no part in the others.
     return "mpirun" if asked == "mpirun" and case.uses_mpi else "srun"
 

@@ -131,8 +131,8 @@ def _munge(folder: Path) -> Sequence[str]:
     key = folder / "munge.key"
     key.touch(0o600)
     key.write_bytes(secrets.token_bytes(128))
-    files = {"key-file": key, "socket": folder / "munge", "pid-file": folder / "munge.pid", "seed-file": folder / "seed"}
-    return [f"--{name}={path}" for name, path in files.items()]
+    names = {"key-file": key.name, "socket": "munge", "pid-file": "munged.pid", "seed-file": "munged.seed"}
+    return [f"--{option}={folder / name}" for option, name in names.items()]
 
 
 @contextlib.contextmanager

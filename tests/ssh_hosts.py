@@ -1,6 +1,6 @@
-"""Hosts for real ssh: network namespaces of this machine, an sshd in each, and keys and settings that are the tests' own.
+"""Hosts for real ssh: network namespaces of this machine, an sshd in each, and keys and settings of the tests' own.
 
-Hosts 0 and 1 are as they should be; host 2 has not the environment of the tests, host 3 takes its own name for loopback.
+Hosts 0 and 1 are as they should be; host 2 lacks the environment of the tests, host 3 takes its own name for loopback.
 """
 
 from __future__ import annotations

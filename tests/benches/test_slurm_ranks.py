@@ -1,5 +1,7 @@
-"""Ranks in a real Slurm of two nodes: a study by sbatch, one that is cancelled and resumes, srun by hand. Needs root and
-Debian's packages slurm-wlm, munge and libpmix2."""
+"""Ranks in a real Slurm of two nodes: a study by sbatch, one that is cancelled and resumes, srun by hand.
+
+Needs root and Debian's packages slurm-wlm, munge and libpmix2.
+"""
 
 from __future__ import annotations
 

@@ -48,13 +48,22 @@ def test_what_is_asked_of_slurm_belongs_to_the_study_and_not_to_its_cases() -> N
         (("cluster.slurm.exclusive=3",), "cluster.slurm.exclusive=3: takes true or false"),
         (("cluster.slurm.modules=cuda",), "cluster.slurm.modules=cuda: takes a list of texts"),
         (("cluster.slurm.cpus_per_node=0",), "cluster.slurm.cpus_per_node=0: takes a whole number of at least 1"),
-        (("study.axes.cluster.slurm.partition=[a,b]",), "study.axes.cluster.slurm.partition=[a,b]: belongs to the study"),
-        (("study.contestants.a.cluster.slurm.qos=x",), "study.contestants.a.cluster.slurm.qos=[x]: belongs to the study"),
-        (("cluster=local", "cluster.slurm.qos=x"), "cluster.slurm={qos: x}: cluster=local asks nothing of Slurm; takes {}"),
+        (
+            ("study.axes.cluster.slurm.partition=[a,b]",),
+            "study.axes.cluster.slurm.partition=[a,b]: belongs to",
+        ),
+        (
+            ("study.contestants.a.cluster.slurm.qos=x",),
+            "study.contestants.a.cluster.slurm.qos=[x]: belongs to",
+        ),
+        (
+            ("cluster=local", "cluster.slurm.qos=x"),
+            "cluster.slurm={qos: x}: cluster=local asks nothing of Slurm",
+        ),
         (("cluster.hosts=[a:1]",), "cluster.hosts=[a:1]: cluster=slurm has Slurm's nodes; takes []"),
         (("cluster.nodes=auto",), "cluster.nodes=auto: counts cluster.hosts; name a number"),
         (("device=cuda",), "device=cuda: cluster.slurm.gres asks for no GPU; set it, such as gpu:8"),
-        (("cluster.launcher=torchrun",), "cluster.launcher=torchrun: srun starts all steps"),
+        (("cluster.launcher=torchrun",), "cluster.launcher=torchrun: srun starts the steps"),
     ],
 )
 def test_what_is_refused(words: tuple[str, ...], line: str, tmp_path: Path) -> None:
@@ -106,7 +115,7 @@ def test_a_study_larger_than_its_allocation() -> None:
 
 def test_the_script_types_the_same_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/nowhere/__main__.py"])
-    words = [*WORDS, "study.axes.cluster.nodes=[1,4,2]", "study.name=scaling", "cluster.env={A: \"it's $(id)\"}"]
+    words = [*WORDS, "study.axes.cluster.nodes=[1,4,2]", "study.name=scaling", 'cluster.env={A: "it\'s $(id)"}']
     found = compose(words, shell={})
     lines = submit.script(found, words, tmp_path, as_json=True).splitlines()
     assert "#SBATCH --nodes=4" in lines
@@ -237,7 +246,7 @@ def test_an_interrupt_lets_the_job_go_on(slurm: Slurm, capfd: pytest.CaptureFixt
     slurm.states("JobState=RUNNING")
     threading.Timer(1.0, signal.raise_signal, [signal.SIGINT]).start()
     assert slurm.run() == 130
-    assert "job 7 goes on; `scancel 7` ends it, the same command follows it again" in capfd.readouterr().err
+    assert "job 7 goes on; scancel 7 ends it, the same command follows it again" in capfd.readouterr().err
 
 
 def test_an_unknown_partition_names_those_that_are_there(slurm: Slurm) -> None:

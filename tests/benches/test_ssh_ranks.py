@@ -69,7 +69,7 @@ def test_words_and_variables_arrive_unchanged(launcher: str, hosts: Hosts, tmp_p
     folder = tmp_path / "it's $(here)"
     folder.mkdir()
     (folder / "rank.py").write_text(RANK)
-    value = "it's \"$(id)\" `id` a;b\\"
+    value = 'it\'s "$(id)" `id` a;b\\'
     on = SshNodes(hosts.addresses[:2], "000000ff00", Ssh(port=PORT, identity_file=hosts.key), "eth0")
     spec = LaunchSpec(
         python=sys.executable,

@@ -82,9 +82,12 @@ def look(nodes: SlurmNodes, python: str) -> list[hostcheck.Answer]:
     return [hostcheck.answer(next(line for line in lines if line.startswith("{")), middle) for lines in said]
 
 
-def check_mpi() -> None:
-    """Raise UserError where srun cannot start ranks that find each other by PMIx."""
-    slurm.check_pmix(output(["srun", "--mpi=list"], limit_s=LIMIT_S)[1])
+def check_mpi(nodes: SlurmNodes) -> None:
+    """Raise UserError where srun cannot start ranks that find each other by PMIx.
+
+    It is tried: `srun --mpi=list` names plugins too whose library is missing.
+    """
+    slurm.check_pmix(*output(slurm.each_node(("true",), nodes, "pmix"), limit_s=LIMIT_S))
 
 
 def last_line(text: str) -> str:

@@ -39,8 +39,8 @@ def check(study: Study, results: Path, slurm: SlurmSpec | None = None) -> None:
     for case in cases:
         datasets.check(case)
     if slurm is not None:
-        check_pmix(cases, tools)
         nodes = clusters.check_nodes(study, slurm)
+        check_pmix(cases, tools, nodes)
         check_interpreters(cases, tools, lambda *asked: ask_nodes(nodes, *asked))
         return
     for case in cases:
@@ -65,11 +65,11 @@ def check_interpreters(
                 raise UserError(f"{error} (on {machine})" if machine else str(error)) from None
 
 
-def check_pmix(cases: list[Case], tools: Tools) -> None:
+def check_pmix(cases: list[Case], tools: Tools, nodes: SlurmNodes) -> None:
     """Raise UserError where srun is to start ranks over an MPI that needs PMIx, and Slurm has none."""
     started = [case.python or sys.executable for case in cases if case.uses_mpi and launcher(case) == "srun"]
     if any(tools.mpi(python).flavour != "mpich" for python in started):
-        allocation.check_mpi()
+        allocation.check_mpi(nodes)
 
 
 def check_results(results: Path) -> None:

@@ -34,7 +34,6 @@ NIC = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "OMPI_M
 """Variables that name the network device to gloo in torch, NCCL, gloo in Horovod, and Open MPI."""
 SHARED = ("--overlap", "--mem=0")
 """Contestants of a heat are steps that run at once: none takes cores or memory away from another."""
-PMIX = re.compile(r"\bpmix")
 
 Text = Annotated[str, Meta(min_length=1)]
 Texts = Annotated[tuple[Text, ...], Meta(description="a list of texts")]
@@ -172,9 +171,9 @@ def mpirun(spec: LaunchSpec, site: SlurmNodes, mpi: Mpi) -> Command:
     return Command((mpi.program, *flags, *spec.words), env, spec.cwd)
 
 
-def each_node(words: Sequence[str], site: SlurmNodes) -> tuple[str, ...]:
-    """A step that runs the words once on each node; its lines begin with the node's number."""
-    return (*_srun(len(site.hosts), 1, site), "--mpi=none", "--label", *_inside(site.asked), *words)
+def each_node(words: Sequence[str], site: SlurmNodes, mpi: str = "none") -> tuple[str, ...]:
+    """A step that runs the words once on each node; its lines begin with the node's number. mpi: Slurm's plugin."""
+    return (*_srun(len(site.hosts), 1, site), f"--mpi={mpi}", "--label", *_inside(site.asked), *words)
 
 
 def by_node(text: str) -> dict[int, list[str]]:
@@ -186,12 +185,13 @@ def by_node(text: str) -> dict[int, list[str]]:
     return found
 
 
-def check_pmix(text: str) -> None:
-    """`text`: what `srun --mpi=list` says. Raises UserError where Slurm has no PMIx."""
-    if not PMIX.search(text):
+def check_pmix(code: int | None, text: str) -> None:
+    """Raise UserError unless a step of `each_node` with PMIx ended well. code, text: its status, and what it wrote."""
+    if code != 0:
+        why = next((line for line in text.splitlines() if "error:" in line), "no answer")
         raise UserError(
-            "cluster.launcher=srun: this Slurm has no pmix; install libpmix2 with Slurm's pmix plugin (slurm-wlm's "
-            "mpi_pmix.so), or take cluster.launcher=mpirun"
+            f"cluster.launcher=srun: Slurm has no pmix that works ({why}); install its library (Debian: libpmix2, and "
+            "libpmix-dev with the link that Slurm loads), or take cluster.launcher=mpirun"
         )
 
 

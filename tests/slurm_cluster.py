@@ -66,6 +66,8 @@ def slurm(folder: Path) -> Iterator[Slurm]:
     with virtual_cluster("slurm", 2, Link()) as cluster, contextlib.ExitStack() as daemons:
         conf = folder / "slurm.conf"
         conf.write_text(conf_text(folder, cluster))
+        # It is not looked for: entering a node leaves none, and no plugin of ours uses it.
+        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         daemons.enter_context(_daemon(["munged", "--foreground", "--force", *_munge(folder)], folder / "munged.log"))
         _until(lambda: (folder / "munge").exists(), "munged has no socket")
         daemons.enter_context(_daemon(["slurmctld", "-D", "-f", str(conf)], folder / "slurmctld.log"))
@@ -119,6 +121,7 @@ SelectTypeParameters=CR_Core
 PropagateResourceLimits=NONE
 ReturnToService=2
 MpiDefault=none
+MailProg=/bin/true
 KillWait=20
 {nodes}
 PartitionName=debug Nodes=ALL Default=YES State=UP

@@ -293,11 +293,12 @@ def test_nodes_answer_by_their_numbers(slurm: Slurm) -> None:
         allocation.ask_nodes(("py", "-c", "x"), nodes, 5)
 
 
-@pytest.mark.parametrize(("text", "good"), [("\tnone\n\tpmi2\n\tpmix\n", True), ("\tnone\n\tpmi2\n", False)])
-def test_pmix_is_asked_for(slurm: Slurm, text: str, good: bool) -> None:
-    slurm._program("srun", f"printf '{text}'")
+@pytest.mark.parametrize(("line", "good"), [("exit 0", True), ("echo 'srun: error: no PMIx' >&2; exit 1", False)])
+def test_pmix_is_tried(slurm: Slurm, line: str, good: bool) -> None:
+    nodes = SlurmNodes(("a", "b"), 4, "ab", "a", SlurmSpec())
+    slurm._program("srun", f'case "$*" in *--mpi=pmix*true) {line};; esac')
     if good:
-        allocation.check_mpi()
+        allocation.check_mpi(nodes)
     else:
-        with pytest.raises(UserError, match=r"no pmix; install libpmix2 .*, or take cluster\.launcher=mpirun$"):
-            allocation.check_mpi()
+        with pytest.raises(UserError, match=r"no pmix that works \(srun: error: no PMIx\); .*=mpirun$"):
+            allocation.check_mpi(nodes)

@@ -9,17 +9,22 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import far
 import pytest
 from running import make_case
-from slurm_cluster import Slurm, missing, slurm
+from slurm_cluster import CORES, Slurm, missing, slurm
 
 from benches import record
 from benches.heat import PROGRESS
 from benches.spec import Case, dump, plain
+from launchers import slurm as steps
+from launchers.slurm import SlurmNodes, SlurmSpec
+from launchers.spec import Command, LaunchSpec
 from launchers.supervise import CHECKOUT
+from launchers.tools import Tools
 
 WHY = missing()
 pytestmark = [
@@ -141,6 +146,27 @@ def test_a_fault_of_the_nodes_is_found_on_them(cluster: Slurm, tmp_path: Path) -
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ringduel: cluster=slurm: /nowhere/python does not run on each node: ")
     assert not (tmp_path / "study").exists()
+
+
+STEPS: dict[str, Callable[[LaunchSpec, SlurmNodes], Command]] = {
+    "torchrun": steps.torchrun_step,
+    "horovod": steps.horovod_gloo_step,
+    "pmix": lambda spec, on: steps.mpi_step(spec, on, "openmpi5"),
+    "mpirun": lambda spec, on: steps.mpirun(spec, on, Tools().mpi(sys.executable)),
+}
+
+
+def test_words_and_variables_arrive_unchanged(cluster: Slurm, pmix: None, tmp_path: Path) -> None:
+    """By each kind of step, one after the other in one allocation."""
+    on = SlurmNodes(cluster.nodes, CORES, "000000ff00", cluster.nodes[0], SlurmSpec(), "eth0")
+    specs = {name: far.spec(tmp_path / name) for name in STEPS}
+    lines = [f"echo {name}; {STEPS[name](specs[name], on).text()} || exit" for name in STEPS]
+    (tmp_path / "job.sh").write_text("\n".join(["#!/bin/sh", "exec 2>&1", *lines, ""]))
+    words = ["--nodes=2", "--wait", f"--output={tmp_path / 'log'}", str(tmp_path / "job.sh")]
+    done = cluster.run("sbatch", *words, limit_s=120)
+    assert done.returncode == 0, (tmp_path / "log").read_text()
+    for one in specs.values():
+        far.check(one, cluster.nodes)
 
 
 def by_hand(case: Case, folder: Path) -> list[str]:

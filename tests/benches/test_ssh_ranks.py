@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import far
 import pytest
 from ssh_hosts import PORT, Hosts, missing, slots, ssh_hosts
 
-from benches import rankenv, record
+from benches import record
 from launchers import nodes
 from launchers.remote import Ssh, SshNodes
 from launchers.spec import Command, LaunchSpec
@@ -22,15 +22,6 @@ pytestmark = [
     pytest.mark.horovod,
     pytest.mark.timeout(400),
 ]
-HOSTILE = ("a b", "it's", '"$(touch x)"', "`id`", "new\nline", "", "a;b&c|d", "\\", "*", "~", "é", "!x", "#y")
-RANK = """
-import json, os, sys
-from pathlib import Path
-names = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-rank = next(os.environ[name] for name in names if name in os.environ)
-said = [sys.argv[2:], os.getcwd(), os.uname().nodename, dict(os.environ)]
-Path(sys.argv[1], f"rank{rank}.json").write_text(json.dumps(said))
-"""
 WORDS = ["model=mlp", "device=cpu", "cluster=hosts", f"cluster.ssh_port={PORT}", "limit_s=120"]
 STUDY = ["study.launches=1", "study.rounds=1", "block_steps=5", "study.control=false", "study.confirm=false"]
 DDP = "study.contestants.ddp={engine: ddp}"
@@ -65,32 +56,12 @@ COMMANDS: dict[str, Callable[[LaunchSpec, SshNodes], Command]] = {
 
 @pytest.mark.parametrize("launcher", COMMANDS)
 def test_words_and_variables_arrive_unchanged(launcher: str, hosts: Hosts, tmp_path: Path) -> None:
-    """Hosts by address, in a folder with a hostile name."""
-    folder = tmp_path / "it's $(here)"
-    folder.mkdir()
-    (folder / "rank.py").write_text(RANK)
-    value = 'it\'s "$(id)" `id` a;b\\'
+    """Hosts by address."""
     on = SshNodes(hosts.addresses[:2], "000000ff00", Ssh(port=PORT, identity_file=hosts.key), "eth0")
-    spec = LaunchSpec(
-        python=sys.executable,
-        args=(str(folder / "rank.py"), str(folder), *HOSTILE),
-        nodes=2,
-        ranks_per_node=1,
-        cwd=str(folder),
-        env={"HOSTILE": value, "OMP_NUM_THREADS": "1"},
-        yield_when_idle=True,
-        as_root=True,
-    )
+    spec = far.spec(tmp_path)
     done = hosts.run("sh", "-c", COMMANDS[launcher](spec, on).text(), limit_s=120)
     assert done.returncode == 0, done.stderr
-    said = [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
-    assert [host for _, _, host, _ in said] == list(hosts.names[:2])
-    for rank, (words, where, _, env) in enumerate(said):
-        assert words == list(HOSTILE)
-        assert where == str(folder)
-        assert env["HOSTILE"] == value
-        assert (rankenv.rank(env), rankenv.local_rank(env)) == (rank, 0)
-    assert {path.name for path in folder.iterdir()} == {"rank.py", "rank0.json", "rank1.json"}
+    far.check(spec, hosts.names[:2])
 
 
 FAULTS: dict[str, tuple[Callable[[Hosts], list[str]], str]] = {

@@ -21,6 +21,7 @@ from rich.console import Console
 from benches import allocation
 from benches.config import Resolved
 from benches.errors import UserError
+from benches.preflight import check_results
 from launchers import slurm
 from launchers.processes import TOKEN
 from launchers.supervise import StopFlag, interrupts, output
@@ -88,6 +89,7 @@ def submit_and_follow(
 
     if shutil.which("sbatch") is None:
         raise UserError("cluster=slurm: no sbatch on the PATH; type this on a login node of the cluster")
+    check_results(resolved.results)
     job = running(folder)
     if job is None:
         job = submit(resolved, script(resolved, words, config_dir, as_json), folder)

@@ -122,7 +122,7 @@ PropagateResourceLimits=NONE
 ReturnToService=2
 MpiDefault=none
 MailProg=/bin/true
-KillWait=20
+KillWait=60
 {nodes}
 PartitionName=debug Nodes=ALL Default=YES State=UP
 """

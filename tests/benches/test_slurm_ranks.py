@@ -125,9 +125,7 @@ def wait_for_second_launch(run: subprocess.Popen[str], results: Path) -> list[Pa
     ("words", "line"),
     [
         (["cluster.slurm.partition=none"], "cluster.slurm.partition=none: unknown; choices: debug"),
-        (["cluster.nodes=3"], "cluster=slurm: sbatch refuses: "),
         (["cluster.slurm.constraint=a100"], "cluster=slurm: sbatch refuses: "),
-        (["cluster.slurm.qos=a b"], "cluster.slurm.qos='a b': takes letters, digits"),
     ],
 )
 def test_what_slurm_cannot_give_is_one_line(cluster: Slurm, words: list[str], line: str, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""What the launches of a study run on: this machine, virtual nodes of it, or hosts over ssh. Rates in 10**9 bit/s.
+"""What the launches of a study run on: this machine, virtual nodes of it, hosts over ssh, or an allocation of Slurm.
+Rates in 10**9 bit/s.
 
 `plan` asks `planned`, which starts nothing; the driver asks a Site, whose clusters come up when they are first needed.
 """
@@ -12,11 +13,13 @@ import shlex
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benches import allocation
+from benches.allocation import Allocation
 from benches.control import LOOPBACK
 from benches.errors import UserError
 from benches.spec import Case, ClusterSpec, Study
@@ -24,6 +27,7 @@ from launchers import hostcheck
 from launchers.hosts import parse_hosts, place
 from launchers.nodes import Nodes
 from launchers.remote import CONNECT_S, Ssh, SshNodes
+from launchers.slurm import SlurmNodes, SlurmSpec
 from launchers.supervise import output
 from launchers.virtual import rate
 from launchers.virtual.cluster import FOLDER, Cluster, virtual_cluster
@@ -39,7 +43,7 @@ class Place:
     """Of all its processes, on every node."""
     host: str = LOOPBACK
     """This machine's address as its agents reach it."""
-    nodes: Nodes | None = None
+    nodes: Nodes | SlurmNodes | None = None
     """None: this machine itself."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What its record says of the site, see `provenance.site` in results/README.md."""
@@ -84,8 +88,12 @@ def ssh_nodes(cluster: ClusterSpec, token: str) -> SshNodes:
     return SshNodes(names, token, Ssh(port=cluster.ssh_port, identity_file=cluster.identity_file), cluster.nic)
 
 
-def planned(study: Study, case: Case) -> Place:
+def planned(study: Study, case: Case, slurm: SlurmSpec | None = None) -> Place:
     """Where a launch of the case will run, with names and token that stand for those of a run. Starts nothing."""
+    if slurm is not None:
+        names = tuple(f"node{number}" for number in range(case.cluster.nodes))
+        cpus = slurm.cpus_per_node or case.cluster.ranks_per_node * case.cluster.threads_per_rank
+        return Place(case.id, nodes=SlurmNodes(names, cpus, case.id, names[0], slurm, case.cluster.nic))
     if case.cluster.name == "hosts":
         return Place(case.id, nodes=ssh_nodes(case.cluster, case.id))
     if case.cluster.name != "virtual":
@@ -99,9 +107,10 @@ def planned(study: Study, case: Case) -> Place:
 class Site:
     """What a study runs on. `close` takes down what came up."""
 
-    def __init__(self, study: Study, tell: Callable[[str], None]) -> None:
-        """`tell` shows one line to whoever watches."""
-        self._study, self._tell = study, tell
+    def __init__(self, study: Study, tell: Callable[[str], None], slurm: SlurmSpec | None = None) -> None:
+        """`tell` shows one line to whoever watches. slurm: what was asked of it."""
+        self._study, self._tell, self._slurm = study, tell, slurm
+        self._allocation: Allocation | None = None
         self._up = contextlib.ExitStack()
         self._clusters: dict[Shape, Cluster] = {}
         self._facts: dict[object, dict[str, Any]] = {}
@@ -121,6 +130,8 @@ class Site:
         if case.cluster.name == "hosts":
             nodes = ssh_nodes(case.cluster, token)
             return Place(token, address_towards(nodes.hosts), nodes, self._of_hosts(case, nodes))
+        if self._slurm is not None:
+            return self._in_allocation(case, self._slurm, token)
         return Place(token)
 
     def _on_virtual(self, spec: ClusterSpec, token: str) -> Place:
@@ -145,18 +156,33 @@ class Site:
             self._tell(short_text(cluster.plan, carried))
         return facts(cluster.plan, carried)
 
+    def _in_allocation(self, case: Case, asked: SlurmSpec, token: str) -> Place:
+        self._allocation = self._allocation or allocation.current()
+        nodes = slurm_nodes(self._allocation, case.cluster, asked, token)
+        key = (nodes.hosts, nodes.nic, case.python)
+        if key not in self._facts:
+            answers = allocation.look(nodes, case.python or sys.executable)
+            told = self._told(nodes.hosts, answers, nodes.nic, allocation.NODES)
+            job = {"job": self._allocation.job, "partition": self._allocation.partition}
+            self._facts[key] = {"kind": "slurm", **job, "nic": nodes.nic, "hosts": told}
+        return Place(token, nodes.driver, nodes, self._facts[key])
+
     def _of_hosts(self, case: Case, nodes: SshNodes) -> dict[str, Any]:
         key = (nodes.hosts, nodes.ssh, nodes.nic, case.python)
         if key not in self._facts:
-            answers = ask_all(nodes, case.python)
-            for line in hostcheck.check(nodes.hosts, answers, nodes.nic):
-                self._tell(line)
-            told = [
-                {"host": host, "name": one.name, "offset_s": one.offset_s, "free_gib": one.free_gib}
-                for host, one in zip(nodes.hosts, answers, strict=True)
-            ]
+            told = self._told(nodes.hosts, ask_all(nodes, case.python), nodes.nic, hostcheck.HOSTS)
             self._facts[key] = {"kind": "hosts", "nic": nodes.nic, "hosts": told}
         return self._facts[key]
+
+    def _told(
+        self, hosts: Sequence[str], answers: Sequence[hostcheck.Answer], nic: str | None, key: str
+    ) -> list[dict[str, Any]]:
+        for line in hostcheck.check(hosts, answers, nic, key):
+            self._tell(line)
+        return [
+            {"host": host, "name": one.name, "offset_s": one.offset_s, "free_gib": one.free_gib}
+            for host, one in zip(hosts, answers, strict=True)
+        ]
 
 
 def facts(plan: Plan, carried: rate.Carried | None) -> dict[str, Any]:
@@ -181,19 +207,33 @@ def short_text(plan: Plan, carried: rate.Carried) -> str:
 
 def check(study: Study, results: Path) -> None:
     """Raise UserError where a cluster of the study cannot be had. Makes and removes one node for each kind of link,
-    and asks each host."""
+    and asks each host. Slurm's nodes are asked by `check_nodes`."""
     for shape, count in shapes(study).items():
         make_plan("", 0, count, shape.link, shape.others)
         with virtual_cluster(study.name, 1, shape.link):
             pass
     seen: set[object] = set()
-    for case in sorted((one.case for one in study.contestants), key=lambda case: -case.cluster.nodes):
+    for case in largest_first(study):
         if case.cluster.name == "hosts":
             nodes = ssh_nodes(case.cluster, case.id)
             if (nodes.ssh, nodes.nic, case.python) not in seen:
                 seen.add((nodes.ssh, nodes.nic, case.python))
                 hostcheck.check(nodes.hosts, ask_all(nodes, case.python), nodes.nic)
                 check_shared(nodes, results)
+
+
+def check_nodes(study: Study, asked: SlurmSpec) -> SlurmNodes:
+    """All nodes that the study needs. Raises UserError where the allocation has too few, or nodes differ."""
+    cases = largest_first(study)
+    nodes = slurm_nodes(allocation.current(), cases[0].cluster, asked, cases[0].id)
+    for python in {case.python for case in cases}:
+        hostcheck.check(nodes.hosts, allocation.look(nodes, python or sys.executable), nodes.nic, allocation.NODES)
+    return nodes
+
+
+def largest_first(study: Study) -> list[Case]:
+    """The cases, those on many nodes first."""
+    return sorted((one.case for one in study.contestants), key=lambda case: -case.cluster.nodes)
 
 
 def ask_all(nodes: SshNodes, python: str | None) -> list[hostcheck.Answer]:
@@ -212,17 +252,25 @@ def check_shared(nodes: SshNodes, results: Path) -> None:
                 raise UserError(f"results={results}: {host} does not see {there}; take a folder that all hosts share")
 
 
-def address_towards(hosts: tuple[str, ...]) -> str:
+def slurm_nodes(found: Allocation, cluster: ClusterSpec, asked: SlurmSpec, token: str) -> SlurmNodes:
+    """The nodes of the allocation that hold the ranks. Raises UserError where it has too few."""
+    if cluster.nodes > len(found.hosts):
+        raise UserError(f"cluster.nodes={cluster.nodes}: the allocation of job {found.job} has {len(found.hosts)}")
+    hosts = found.hosts[: cluster.nodes]
+    return SlurmNodes(hosts, found.cpus, token, address_towards(hosts, allocation.NODES), asked, cluster.nic)
+
+
+def address_towards(hosts: tuple[str, ...], key: str = hostcheck.HOSTS) -> str:
     """This machine's address as these hosts reach it: that of the way to the first of them that is another machine.
 
-    Raises UserError.
+    key: what names the hosts. Raises UserError.
     """
     for host in hosts:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect((host, 9))  # sends nothing
             except OSError as error:
-                raise UserError(f"cluster.hosts={host}: there is no way to it from here: {error.strerror}") from error
+                raise UserError(f"{key}={host}: there is no way to it from here: {error.strerror}") from error
             address = str(probe.getsockname()[0])
         if not ipaddress.ip_address(address).is_loopback:
             return address

@@ -12,7 +12,7 @@ from rich.text import Text
 from analysis import across, markdown, table, terminal
 from analysis import report as reports
 from analysis import summary as summaries
-from benches import preflight
+from benches import allocation, preflight
 from benches.config import Resolved, compose
 from benches.driver import Driver, due
 from benches.errors import UserError
@@ -20,8 +20,10 @@ from benches.folder import STUDY, StudyFolder, open_study
 from benches.manifest import MANIFEST, holder
 from benches.output import print_json
 from benches.publish import publish
+from benches.submit import submit_and_follow
 from benches.watch import Watch
 from launchers.lock import machine_lock
+from launchers.slurm import SlurmSpec
 from launchers.supervise import interrupts
 from launchers.tools import Tools
 
@@ -33,12 +35,14 @@ def run_command(words: list[str], config_dir: Path | None, as_json: bool, consol
     resolved = compose(words, config_dir)
     # Before the folder is made, or a study that cannot run would be frozen under its name; a finished one needs none.
     if due(StudyFolder(resolved.results / resolved.study.name, resolved.study))[0]:
-        preflight.check(resolved.study, resolved.results)
+        if resolved.slurm is not None and not allocation.inside():
+            return submit_and_follow(resolved, words, config_dir, as_json, console)
+        preflight.check(resolved.study, resolved.results, resolved.slurm)
     folder = open_study(resolved.study, resolved.results)
     # Again, since launches that were interrupted have been set aside.
     missing = len(due(folder)[0])
     _announce(resolved, folder, missing, console)
-    finished = not missing or _run(folder, console)
+    finished = not missing or _run(folder, console, resolved.slurm)
     summary = summaries.reduce(table.read(folder.path))
     written = reports.write(folder.path, folder.path / "report")
     if as_json:
@@ -122,7 +126,7 @@ def _warn(console: Console, text: str) -> None:
     console.print(Text.assemble(("warning: ", "yellow"), text))
 
 
-def _run(folder: StudyFolder, console: Console) -> bool:
+def _run(folder: StudyFolder, console: Console, slurm: SlurmSpec | None) -> bool:
     with machine_lock(folder.study.name) as others:
         for other in others:
             text = f"study {other.study} (process {other.pid}) is running on this machine; each disturbs the other"
@@ -130,7 +134,7 @@ def _run(folder: StudyFolder, console: Console) -> bool:
         with (
             interrupts() as stop,
             Watch(console, folder.study) as watch,
-            Driver(folder, Tools(), watch, stop) as driver,
+            Driver(folder, Tools(), watch, stop, slurm) as driver,
         ):
             return driver.run()
 

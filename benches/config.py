@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from benches import grid, knobs, lint
+from benches import allocation, grid, knobs, lint
 from benches.conffiles import UNREADABLE, Composed, Files, one_line
 from benches.errors import UserError
 from benches.explain import GROUPS, check, flatten, listed, refuse_chosen, show, takes_list
@@ -24,6 +24,7 @@ from benches.overrides import Typed, parse
 from benches.resolve import ENGINES, case_of
 from benches.schedule import arrange
 from benches.spec import TRANSPORTS, Case, Contestant, Study, build, plain
+from launchers.slurm import SlurmSpec
 
 BATCHES = ("data.per_rank_batch", "data.global_batch")
 START_UP_S = 10.0
@@ -42,6 +43,8 @@ class Resolved:
     results: Path
     """Folder of study folders, absolute."""
     warnings: list[str]
+    slurm: SlurmSpec | None = None
+    """What is asked of Slurm; null: another cluster."""
 
 
 def compose(
@@ -54,19 +57,22 @@ def compose(
 
     `config_dir`: the user's own conf, with folders model, data, cluster and experiment; it adds files to ours.
     """
-    machine, files, typed = machine or Machine(), Files(config_dir), parse(arguments)
+    files, typed = Files(config_dir), parse(arguments)
     check_typed(typed, files)
     base = files.compose(_single(typed.groups))
+    slurm = slurm_of(base, typed)
+    machine = machine or (allocation.node(slurm, shell) if slurm else Machine())
     mappings = study_mappings(base.config, typed)
     found, rest = narrow(grid.read(mappings), typed)
     contestants = contestants_of(found, Rows(files, rest, machine), _setting("study.max_cases", base, rest))
     check_used(contestants, found, rest)
+    check_allocation(contestants, slurm)
     study = study_of(contestants, flatten(mappings.get("reference"), ""), base, rest)
     lint.refuse(study)
     for contestant in contestants:
         knobs.refuse(shell, contestant.case.cluster.env)
     warnings = [*knobs.overridden(shell), *crowding(study, machine), *lonely(study)]
-    return Resolved(study, Path(_setting("results", base, rest)).expanduser().absolute(), warnings)
+    return Resolved(study, Path(_setting("results", base, rest)).expanduser().absolute(), warnings, slurm)
 
 
 def check_typed(typed: Typed, files: Files) -> None:
@@ -239,6 +245,20 @@ def check_reference(reference: Mapping[str, Any], contestants: list[Contestant])
             return
     if reference:
         raise UserError(f"study.reference={show(dict(reference))}: no contestant matches; ~study.reference drops it")
+
+
+def slurm_of(base: Composed, typed: Typed) -> SlurmSpec | None:
+    """What the study asks of Slurm; None on another cluster. Raises UserError."""
+    if base.config.cluster.name != "slurm":
+        return None
+    return build(SlurmSpec, {key: _setting(f"cluster.slurm.{key}", base, typed) for key in base.config.cluster.slurm})
+
+
+def check_allocation(contestants: list[Contestant], slurm: SlurmSpec | None) -> None:
+    """Raise UserError where a part of the study alone is to run in Slurm: its allocation would not hold them all."""
+    kinds = {contestant.case.cluster.name for contestant in contestants}
+    if "slurm" in kinds and (slurm is None or len(kinds) > 1):
+        raise UserError("cluster=slurm: one allocation holds a whole study; choose it for all, by cluster=slurm itself")
 
 
 def crowding(study: Study, machine: Machine) -> list[str]:

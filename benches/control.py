@@ -93,6 +93,11 @@ class Control:
             with contextlib.suppress(OSError):
                 connection.send_bytes(json.dumps(order).encode())
 
+    def dismiss(self, launch: str) -> None:
+        """Let go of the agents of one launch; those that are still there, on whatever machine, kill their ranks."""
+        for key in [key for key in self._agents if key[0] == launch]:
+            self._agents.pop(key).close()
+
     def ping(self) -> None:
         """Renew the lease of every agent."""
         for launch, rank in list(self._agents):

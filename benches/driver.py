@@ -24,6 +24,7 @@ from benches.schedule import Turn, heats, orders, turns
 from benches.spec import Case
 from launchers import choose
 from launchers.nodes import Nodes
+from launchers.slurm import SlurmNodes, SlurmSpec
 from launchers.spec import Command, LaunchSpec
 from launchers.supervise import CHECKOUT, StopFlag
 from launchers.tools import Tools
@@ -39,12 +40,15 @@ OWN_HEAT = "out of memory", "can't allocate memory", "killed by SIGKILL", "busy 
 class Driver:
     """Runs one study. Use as a context manager."""
 
-    def __init__(self, folder: StudyFolder, tools: Tools, progress: Progress, stop: StopFlag) -> None:
+    def __init__(
+        self, folder: StudyFolder, tools: Tools, progress: Progress, stop: StopFlag, slurm: SlurmSpec | None = None
+    ) -> None:
+        """slurm: what was asked of it, where it is the cluster."""
         self.study, self.folder, self.tools = folder.study, folder, tools
         self.progress, self.stop = progress, stop
         self.failures: Counter[str] = Counter()
         self.control = Control()
-        self.site = Site(self.study, progress.told)
+        self.site = Site(self.study, progress.told, slurm)
         self.deadline = time.monotonic() + (self.study.budget_s or math.inf)
 
     def __enter__(self) -> Driver:
@@ -168,7 +172,7 @@ def _wants_room(header: record.Header) -> bool:
 
 
 def command_for(
-    turn: Turn, case_file: Path, out: Path, rounds: int, tools: Tools, nodes: Nodes | None = None
+    turn: Turn, case_file: Path, out: Path, rounds: int, tools: Tools, nodes: Nodes | SlurmNodes | None = None
 ) -> Command:
     """The command of one launch, as `plan` shows it and `run` starts it. nodes: where; None: this machine."""
     case = turn.case

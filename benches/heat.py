@@ -10,6 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,13 +23,16 @@ from benches.ending import failed_header, failed_rank, lost_rank
 from benches.schedule import Turn
 from benches.spec import Case
 from launchers.spec import Command
-from launchers.supervise import POLL_S, Launch, StopFlag
+from launchers.supervise import POLL_S, Launch, Outcome, StopFlag
 
 UNTRACED = "the ranks ended while the messages of a step were traced; what they had timed before stands"
 PROGRESS = "progress.json"
 """In the folder of a launch: what its rank 0 last said of where it is."""
 RESUME_STEPS = 3
 """Untimed steps before each block: after a stop caches and congestion windows are cold, and GPU memory was freed."""
+SIGNALLED_S = 5.0
+"""A batch system that ends a job signals ranks, launchers and driver alike, in no order: what failed so shortly before
+the driver was told to stop was ended by the same hand."""
 SPARE_MEMORY = 0.1
 """Share of the host's memory that stays free; a launch that would go into it is left to a heat of its own."""
 
@@ -143,15 +147,21 @@ class Entry:
         phase = None if self.lost is None else self.said[self.lost].get("phase")
         return lost_rank(self.out, self.lost, phase, self._lost_at)
 
-    def header(self) -> record.Header:
+    def header(self, stop: StopFlag) -> record.Header:
         """The record of the launch, which has ended; written here where its ranks left none."""
-        assert self.launch.outcome is not None
         (self.out / CONTROL).unlink(missing_ok=True)
         if not (self.out / record.HEADER).exists() and not record.adopt_draft(self.out, UNTRACED):
-            phase, ended = self.said[0].get("phase"), self.launch.outcome
+            phase, ended = self.said[0].get("phase"), self._outcome(stop)
             failed = failed_header(self.turn, self.out, self.command, self.started, ended, phase, self._lost())
             record.write(self.out, failed, None)
         return record.read(self.out)
+
+    def _outcome(self, stop: StopFlag) -> Outcome:
+        outcome = self.launch.outcome
+        assert outcome is not None
+        if outcome.status == "failed" and self.launch.ended_at > stop.since - SIGNALLED_S:
+            return replace(outcome, status="interrupted", reason=stop.reason())
+        return outcome
 
 
 class Heat:
@@ -168,6 +178,7 @@ class Heat:
     def __exit__(self, *_: object) -> None:
         for entry in self.entries:
             entry.launch.close()
+            self.control.dismiss(entry.name)
 
     def start(self, turns: Sequence[Turn], make: Callable[[Turn], Entry], cores: int) -> list[Turn]:
         """Start the launches, as many at a time as keep the cores busy, and stop each once it is warmed up.
@@ -217,7 +228,7 @@ class Heat:
                 self._until(entry, lambda: False)
         for entry in self.entries:
             self._until(entry, lambda: False)
-        return [entry.header() for entry in self.entries]
+        return [entry.header(self.stop) for entry in self.entries]
 
     def _until_rests(self, entry: Entry) -> None:
         """Watch until the entry waits, and is stopped where another one is to run."""

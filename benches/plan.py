@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benches import clusters
+from benches import allocation, clusters, submit
 from benches.config import START_UP_S, Resolved, compose
 from benches.driver import command_for
 from benches.folder import StudyFolder, write_cases
@@ -19,6 +19,7 @@ from benches.output import print_json
 from benches.schedule import Turn, turns
 from benches.spec import Study
 from launchers.choose import launcher
+from launchers.slurm import SlurmSpec
 from launchers.spec import Command
 from launchers.tools import Tools
 
@@ -52,19 +53,22 @@ def plan_command(words: list[str], config_dir: Path | None, as_json: bool) -> in
     resolved = compose(words, config_dir)
     folder = StudyFolder(resolved.results / f"{resolved.study.name}.plan", resolved.study)
     write_cases(folder)
-    planned = list(plan(resolved.study, folder, Tools()))
+    planned = list(plan(resolved.study, folder, Tools(), resolved.slurm))
+    submitted = resolved.slurm is not None and not allocation.inside()
+    script = submit.script(resolved, words, config_dir, as_json=False) if submitted else None
     if as_json:
-        print_json({**budget(resolved.study), "warnings": resolved.warnings, "cases": [one.plain() for one in planned]})
+        content = {"warnings": resolved.warnings, "script": script, "cases": [one.plain() for one in planned]}
+        print_json({**budget(resolved.study), **content})
     else:
-        show(resolved, planned, Console())
+        show(resolved, planned, script, Console())
     return 0
 
 
-def plan(study: Study, folder: StudyFolder, tools: Tools) -> Iterator[Planned]:
-    """Each case once, in the order of its first launch."""
+def plan(study: Study, folder: StudyFolder, tools: Tools, slurm: SlurmSpec | None = None) -> Iterator[Planned]:
+    """Each case once, in the order of its first launch. slurm: what is asked of it."""
     for turn in turns(study, [0]):
         out = folder.launch(turn.contestant, 0)
-        nodes = clusters.planned(study, turn.case).nodes
+        nodes = clusters.planned(study, turn.case, slurm).nodes
         command = command_for(turn, folder.case_file(turn.case), out, study.rounds, tools, nodes)
         yield Planned(turn, launcher(turn.case), command, study.launches)
 
@@ -78,8 +82,8 @@ def budget(study: Study) -> dict[str, Any]:
     return {"study": study.name, "launches": len(due), "least_s": least, "most_s": most, "most_node_hours": node_hours}
 
 
-def show(resolved: Resolved, planned: list[Planned], console: Console) -> None:
-    """Print the plan, the commands last."""
+def show(resolved: Resolved, planned: list[Planned], script: str | None, console: Console) -> None:
+    """Print the plan, the commands last. script: what `run` gives to sbatch, None: nothing."""
     study, bounds = resolved.study, budget(resolved.study)
     console.print(
         f"study {study.name}: {len(planned)} contestants x {study.launches} launches, {study.rounds} blocks each, "
@@ -101,9 +105,14 @@ def show(resolved: Resolved, planned: list[Planned], console: Console) -> None:
         cells = (heat, case.id, one.turn.contestant.name, case.model.name, str(case.cluster.world_size), one.launcher)
         table.add_row(*map(Text, cells))
     console.print(table)
+    if script is not None:
+        console.print("\nThe script that `run` gives to sbatch:\n")
+        print(script)
     console.print("\nThe commands, as a shell takes them; each writes its record into the folder after --out:\n")
     if any(one.turn.case.cluster.name == "virtual" for one in planned):
         console.print("(`run` brings the virtual nodes up, under other names than here.)\n", highlight=False)
+    if resolved.slurm is not None:
+        console.print("(In an allocation, where nodes have other names than here.)\n", highlight=False)
     for one in planned:
         print(f"# {one.turn.contestant.name}, {one.turn.case.model.name}, {one.turn.case.cluster.world_size} ranks")
         print(one.command.text(), end="\n\n")

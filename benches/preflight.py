@@ -7,14 +7,17 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from benches import clusters, probe
+from benches import allocation, clusters, probe
 from benches.errors import UserError
 from benches.spec import Case, Study, plain
 from benches.workloads import datasets
+from launchers.choose import launcher
+from launchers.slurm import SlurmNodes, SlurmSpec
 from launchers.spec import Mpi
 from launchers.supervise import CHECKOUT, output
 from launchers.tools import LIBMPI, Tools, libmpi
@@ -25,22 +28,48 @@ START = "import sys; sys.path = [sys.argv[1], *filter(None, sys.path), sys.argv[
 INSTALL = "run: ringduel install-horovod"
 
 
-def check(study: Study, results: Path) -> None:
-    """Raise UserError where an interpreter, folder, data set, model, transport or cluster of the study is not there."""
+def check(study: Study, results: Path, slurm: SlurmSpec | None = None) -> None:
+    """Raise UserError where an interpreter, folder, data set, model, transport or cluster of the study is not there.
+
+    slurm: what was asked of it; then the nodes of the allocation are asked, of which this machine need be none.
+    """
     cases = list({contestant.case.id: contestant.case for contestant in study.contestants}.values())
+    tools = Tools()
     check_results(results)
     for case in cases:
-        check_interpreter(case.python)
         datasets.check(case)
-    tools = Tools()
+    if slurm is not None:
+        nodes = clusters.check_nodes(study, slurm)
+        check_pmix(cases, tools, nodes)
+        check_interpreters(cases, tools, lambda *asked: ask_nodes(nodes, *asked))
+        return
+    for case in cases:
+        check_interpreter(case.python)
+    check_interpreters(cases, tools, lambda *asked: {"": ask(*asked)})
+    clusters.check(study, results)
+
+
+def check_interpreters(
+    cases: list[Case], tools: Tools, asking: Callable[[str | None, list[Case], Mpi | None], dict[str, probe.Answer]]
+) -> None:
+    """Raise UserError where an interpreter cannot run its cases. asking: gives answers by machine, "" is this one."""
     for python in {case.python for case in cases}:
         own = [case for case in cases if case.python == python]
         mpi = tools.mpi(python or sys.executable) if any(case.cell == "ddp/mpi" for case in own) else None
-        answer = ask(python, own, mpi)
-        judge(answer, own)
-        if mpi is not None:
-            judge_mpi(answer, mpi, python or sys.executable)
-    clusters.check(study, results)
+        for machine, answer in asking(python, own, mpi).items():
+            try:
+                judge(answer, own)
+                if mpi is not None:
+                    judge_mpi(answer, mpi, python or sys.executable)
+            except UserError as error:
+                raise UserError(f"{error} (on {machine})" if machine else str(error)) from None
+
+
+def check_pmix(cases: list[Case], tools: Tools, nodes: SlurmNodes) -> None:
+    """Raise UserError where srun is to start ranks over an MPI that needs PMIx, and Slurm has none."""
+    started = [case.python or sys.executable for case in cases if case.uses_mpi and launcher(case) == "srun"]
+    if any(tools.mpi(python).flavour != "mpich" for python in started):
+        allocation.check_mpi(nodes)
 
 
 def check_results(results: Path) -> None:
@@ -60,16 +89,32 @@ def check_interpreter(python: str | None) -> None:
 
 def ask(python: str | None, cases: list[Case], mpi: Mpi | None = None) -> probe.Answer:
     """What the interpreter says of these cases' models, of Horovod, and of mpi4py where it is to use `mpi`."""
+    return _answer(python, *output(_question(python, cases, mpi), limit_s=LIMIT_S))
+
+
+def ask_nodes(
+    nodes: SlurmNodes, python: str | None, cases: list[Case], mpi: Mpi | None = None
+) -> dict[str, probe.Answer]:
+    """What it says on each node."""
+    said = allocation.ask_nodes(_question(python, cases, mpi), nodes, LIMIT_S)
+    return {host: _answer(python, 0, "\n".join(lines)) for host, lines in zip(nodes.hosts, said, strict=True)}
+
+
+def _question(python: str | None, cases: list[Case], mpi: Mpi | None) -> list[str]:
     models = {json.dumps(plain(case.model), sort_keys=True): plain(case.model) for case in cases}
     named = [case.cluster.env[LIBMPI] for case in cases if LIBMPI in case.cluster.env]
     request = {
         "models": list(models.values()),
         "horovod": any(case.engine == "horovod" for case in cases),
+        "gpus": any(case.device == "cuda" for case in cases),
         "mpi": mpi is not None,
         "libmpi": next(iter(named), libmpi(mpi) if mpi is not None else None),
     }
-    argv = [python or sys.executable, "-c", f"{START}p.main(sys.argv[3])", str(CHECKOUT), str(Path.cwd())]
-    code, text = output([*argv, json.dumps(request)], limit_s=LIMIT_S)
+    start = f"{START}p.main(sys.argv[3])"
+    return [python or sys.executable, "-c", start, str(CHECKOUT), str(Path.cwd()), json.dumps(request)]
+
+
+def _answer(python: str | None, code: int | None, text: str) -> probe.Answer:
     answers = [line for line in text.splitlines() if line.startswith(probe.MARK)]
     if code != 0 or not answers:
         silent = f"no answer within {LIMIT_S:g} s" if code is None else f"exit status {code}"
@@ -82,6 +127,9 @@ def judge(answer: probe.Answer, cases: list[Case]) -> None:
     """Raise UserError where the answer says that one of the cases cannot run."""
     if answer.fault is not None:
         raise UserError(answer.fault)
+    ranks = max((case.cluster.ranks_per_node for case in cases if case.device == "cuda"), default=0)
+    if answer.gpus is not None and answer.gpus < ranks:
+        raise UserError(f"cluster.ranks_per_node={ranks}: {ranks} ranks need a GPU each, and torch sees {answer.gpus}")
     wanted = [case.transport for case in cases if case.engine == "horovod"]
     if not wanted:
         return

@@ -23,6 +23,8 @@ class Answer(msgspec.Struct, kw_only=True):
 
     fault: str | None = None
     """The first model that does not import, in the words for the user."""
+    gpus: int | None = None
+    """That torch sees; null where it was not asked for."""
     horovod: dict[str, bool] | None = None
     """Transports that Horovod was built with; null where it is absent or was not asked for."""
     horovod_fault: str | None = None
@@ -34,12 +36,16 @@ class Answer(msgspec.Struct, kw_only=True):
 
 
 def main(request: str) -> None:
-    """Answer a request `{"models": [ModelSpec, …], "horovod": bool, "mpi": bool, "libmpi": path or null}` on standard
-    output."""
+    """Answer a request `{"models": [ModelSpec, …], "horovod": bool, "gpus": bool, "mpi": bool, "libmpi": path or
+    null}` on standard output."""
     wanted: dict[str, Any] = json.loads(request)
     answer = Answer(fault=model_fault([build(ModelSpec, model) for model in wanted["models"]]))
     if wanted["horovod"]:
         answer.horovod, answer.horovod_fault = horovod_transports()
+    if wanted["gpus"]:
+        import torch
+
+        answer.gpus = torch.cuda.device_count()
     if wanted["mpi"]:
         answer.mpi, answer.mpi_fault = mpi_version(wanted["libmpi"])
     print(f"\n{MARK}{msgspec.json.encode(answer).decode()}", flush=True)

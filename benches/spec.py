@@ -19,7 +19,7 @@ TransportName = Literal["gloo", "mpi", "nccl"]
 Device = Literal["cpu", "cuda"]
 Precision = Literal["fp32", "bf16", "fp16"]
 ClusterKind = Literal["local", "virtual", "hosts", "slurm", "kubernetes"]
-LauncherName = Literal["auto", "direct", "torchrun", "horovodrun", "mpirun"]
+LauncherName = Literal["auto", "direct", "torchrun", "horovodrun", "mpirun", "srun"]
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -195,13 +195,14 @@ class ClusterSpec(Frozen, frozen=True, kw_only=True):
     hosts: Annotated[tuple[Name, ...], Meta(description="a list such as [a:8,b:8]")] = ()
     """Machines reached over ssh, each with the number of ranks that it may hold; the first holds rank 0."""
     nic: Name | None = None
-    """Network device of the hosts, by the same name on each; null: what each library picks."""
+    """Network device of hosts and Slurm's nodes, by the same name on each; null: what each library picks."""
     ssh_port: Port | None = None
     """Of the hosts' ssh servers; null: as ~/.ssh/config says, else 22."""
     identity_file: Name | None = None
     """Private key for the hosts; null: as ~/.ssh/config says."""
     launcher: LauncherName = "auto"
-    """auto: torchrun for DDP, horovodrun for Horovod over gloo, mpirun over MPI, none for local."""
+    """auto: torchrun for DDP, horovodrun for Horovod over gloo, mpirun over MPI, none for local. In Slurm auto is srun
+    for all, and mpirun takes its place where ranks talk over MPI."""
     mpi_yield_when_idle: bool = False
     """MPI's polling policy: give up the core while waiting. Resolved: true where cores < 2 x ranks on a host."""
     env: dict[str, str] = {}

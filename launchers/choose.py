@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from benches.errors import UserError
 from benches.spec import Case
-from launchers import direct, horovodrun, mpirun, nodes, torchrun
+from launchers import direct, horovodrun, mpirun, nodes, slurm, torchrun
 from launchers.nodes import Nodes
+from launchers.slurm import SlurmNodes
 from launchers.spec import Command, LaunchSpec
 from launchers.tools import LIBMPI, Tools, libmpi
 
@@ -25,7 +26,7 @@ LAUNCHERS = {
 }
 """By cell, the launcher that can start it: it alone gives the ranks what that engine joins with."""
 
-CLUSTERS = ("local", "virtual", "hosts")
+CLUSTERS = ("local", "virtual", "hosts", "slurm")
 """Kinds of cluster that they serve."""
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -35,6 +36,8 @@ def launcher(case: Case) -> str:
     """Name of the launcher that serves this case. Raises UserError where the one asked for cannot."""
     if case.cluster.name not in CLUSTERS:
         raise UserError(f"cluster.name={case.cluster.name}: no launcher serves it yet; choices: {', '.join(CLUSTERS)}")
+    if case.cluster.name == "slurm":
+        return _in_slurm(case)
     # Whoever talks over MPI must be started by it, whatever carries the gradients.
     asked, serving = case.cluster.launcher, "mpirun" if case.uses_mpi else LAUNCHERS[case.cell]
     if asked not in ("auto", serving):
@@ -42,18 +45,41 @@ def launcher(case: Case) -> str:
     return serving
 
 
-def command(case: Case, spec: LaunchSpec, tools: Tools, on: Nodes | None = None) -> Command:
+def _in_slurm(case: Case) -> str:
+    asked = case.cluster.launcher
+    if asked not in ("auto", "srun", "mpirun"):
+        raise UserError(f"cluster.launcher={asked}: srun starts the steps in Slurm; choices: auto, srun, mpirun")
+    # One choice for all contestants: mpirun stands in where ranks talk over MPI, and has no part in the others.
+    return "mpirun" if asked == "mpirun" and case.uses_mpi else "srun"
+
+
+def command(case: Case, spec: LaunchSpec, tools: Tools, on: Nodes | SlurmNodes | None = None) -> Command:
     """The command that starts the ranks of `case` on these nodes, None: on this machine.
 
     Raises UserError where something that it needs is missing.
     """
     name = launcher(case)
     _check_text(spec)
+    if isinstance(on, SlurmNodes):
+        return _step(case, spec, tools, on)
     _check_packages(case, spec.python, tools)
     spec = _with_libmpi(case, spec, tools)
     return COMMANDS[name](spec, tools) if on is None else ON_NODES[name](spec, on, tools)
 
 
+def _step(case: Case, spec: LaunchSpec, tools: Tools, on: SlurmNodes) -> Command:
+    """What the nodes hold is asked on them, before; this may be another machine, and ranks may run in an image."""
+    if not case.uses_mpi:
+        return STEPS[case.engine](spec, on)
+    mpi, spec = tools.mpi(spec.python), _with_libmpi(case, spec, tools)
+    return slurm.mpirun(spec, on, mpi) if launcher(case) == "mpirun" else slurm.mpi_step(spec, on, mpi.flavour)
+
+
+STEPS: dict[str, Callable[[LaunchSpec, SlurmNodes], Command]] = {
+    "local": slurm.direct_step,
+    "ddp": slurm.torchrun_step,
+    "horovod": slurm.horovod_gloo_step,
+}
 COMMANDS: dict[str, Callable[[LaunchSpec, Tools], Command]] = {
     "direct": lambda spec, _: direct.command(spec),
     "torchrun": lambda spec, _: torchrun.command(spec),

@@ -18,6 +18,7 @@ from launchers.supervise import output
 
 LIMIT_S = CONNECT_S + 30.0
 """For one host's answer; a cold network file system is slow."""
+HOSTS = "cluster.hosts"
 MOST_OFFSET_S = 1.0
 """Clocks further apart make records and logs of different hosts hard to put in order; nothing is timed across hosts."""
 PACKAGES = ("torch", "horovod", "mpi4py", "numpy")
@@ -65,16 +66,15 @@ class Answer:
     """What it takes its own name and the others' for; null: it does not know that name."""
 
 
-def probe_text(python: str, hosts: Sequence[str]) -> str:
-    """Shell text that asks a host."""
-    question = json.dumps([str(CHECKOUT), PACKAGES, list(hosts)])
-    return f"exec {shlex.join([python, '-c', PROBE, question])}"
+def probe_words(python: str, hosts: Sequence[str]) -> tuple[str, ...]:
+    """Words that ask a host, on which they run."""
+    return (python, "-c", PROBE, json.dumps([str(CHECKOUT), PACKAGES, list(hosts)]))
 
 
 def ask(host: str, python: str, hosts: Sequence[str], ssh: Ssh) -> Answer:
     """Ask one host over ssh. Raises UserError where it cannot be reached or has no such interpreter."""
     asked = time.time()
-    code, text = output(ssh.words(host, probe_text(python, hosts)), limit_s=LIMIT_S)
+    code, text = output(ssh.words(host, f"exec {shlex.join(probe_words(python, hosts))}"), limit_s=LIMIT_S)
     return parse(host, python, code, text, (asked + time.time()) / 2)
 
 
@@ -90,16 +90,24 @@ def parse(host: str, python: str, code: int | None, text: str, asked: float) -> 
         raise UserError(
             f"cluster.hosts={host}: {python} does not run there ({lines[-1]}); install the same environment"
         )
-    said = json.loads(lines[-1])
+    return answer(lines[-1], asked)
+
+
+def answer(line: str, asked: float) -> Answer:
+    """What a host said; `asked`: our clock then."""
+    said = json.loads(line)
     said["offset_s"] = said.pop("time") - asked
     return Answer(**{**said, "nics": tuple(said["nics"])})
 
 
-def check(hosts: Sequence[str], answers: Sequence[Answer], nic: str | None) -> list[str]:
-    """Raises UserError for what makes ranks fail or runs differ; returns warnings, one line each."""
-    _check_same(hosts, answers)
+def check(hosts: Sequence[str], answers: Sequence[Answer], nic: str | None, key: str = HOSTS) -> list[str]:
+    """Raises UserError for what makes ranks fail or runs differ; returns warnings, one line each.
+
+    key: what names the hosts.
+    """
+    _check_same(hosts, answers, key)
     for host, answer in zip(hosts, answers, strict=True):
-        _check_addresses(host, hosts, answer)
+        _check_addresses(host, hosts, answer, key)
         if nic is not None and nic not in answer.nics:
             raise UserError(f"cluster.nic={nic}: {host} has no such device; choices: {', '.join(answer.nics)}")
     return [
@@ -109,33 +117,33 @@ def check(hosts: Sequence[str], answers: Sequence[Answer], nic: str | None) -> l
     ]
 
 
-def _check_same(hosts: Sequence[str], answers: Sequence[Answer]) -> None:
+def _check_same(hosts: Sequence[str], answers: Sequence[Answer], key: str) -> None:
     first = answers[0]
     for host, answer in zip(hosts[1:], answers[1:], strict=True):
         for package, version in answer.versions.items():
             if version != first.versions[package]:
                 raise UserError(
-                    f"cluster.hosts={host}: {package} {version} there, {first.versions[package]} on {hosts[0]}; "
+                    f"{key}={host}: {package} {version} there, {first.versions[package]} on {hosts[0]}; "
                     "install the same version on all"
                 )
         if answer.code != first.code:
             raise UserError(
-                f"cluster.hosts={host}: another state of this project at {CHECKOUT} than on {hosts[0]}; copy it there"
+                f"{key}={host}: another state of this project at {CHECKOUT} than on {hosts[0]}; copy it there"
             )
     seen: dict[str, str] = {}
     for host, answer in zip(hosts, answers, strict=True):
         if answer.name in seen:
-            raise UserError(f"cluster.hosts={host}: is the same machine as {seen[answer.name]} ({answer.name})")
+            raise UserError(f"{key}={host}: is the same machine as {seen[answer.name]} ({answer.name})")
         seen[answer.name] = host
 
 
-def _check_addresses(host: str, hosts: Sequence[str], answer: Answer) -> None:
+def _check_addresses(host: str, hosts: Sequence[str], answer: Answer, key: str) -> None:
     """Ranks tell each other the address that their own name resolves to: 127.0.1.1 would have them wait for minutes."""
     for name in (answer.name, *hosts):
         address = answer.addresses[name]
         if address is None and name != answer.name:
-            raise UserError(f"cluster.hosts={host}: does not know {name}; add it to its /etc/hosts, or give addresses")
+            raise UserError(f"{key}={host}: does not know {name}; add it to its /etc/hosts, or give addresses")
         if address and len(hosts) > 1 and ipaddress.ip_address(address).is_loopback:
             raise UserError(
-                f"cluster.hosts={host}: takes {name} for {address}, where no other reaches it; correct its /etc/hosts"
+                f"{key}={host}: takes {name} for {address}, where no other reaches it; correct its /etc/hosts"
             )

@@ -82,7 +82,7 @@ def horovodrun(spec: LaunchSpec, nodes: Nodes, program: Sequence[str]) -> Comman
         "--gloo",
         "--disable-cache",
         *("-np", str(spec.world_size)),
-        *("-H", _slots(spec, nodes)),
+        *("-H", _slots(spec, nodes.hosts)),
         # One node alone runs on the loopback device, and no other is accepted.
         *(("--network-interfaces", nodes.nic) if nodes.nic and remote else ()),
         *(("--ssh-port", str(nodes.ssh.port)) if nodes.ssh.port and remote else ()),
@@ -96,9 +96,54 @@ def horovodrun(spec: LaunchSpec, nodes: Nodes, program: Sequence[str]) -> Comman
 def mpirun(spec: LaunchSpec, nodes: Nodes, mpi: Mpi) -> Command:
     """Ranks are bound to nothing, in order of the nodes."""
     env = variables(spec, nodes)
-    flags = _mpich(spec, nodes) if mpi.flavour == "mpich" else _openmpi(spec, nodes, mpi, env)
-    extra = {"HYDRA_LAUNCHER_EXTRA_ARGS": " ".join(nodes.ssh.options)} if mpi.flavour == "mpich" else {}
-    return Command((*nodes.first, mpi.program, *flags, *spec.words), {**extra, **env}, spec.cwd)
+    if mpi.flavour == "mpich":
+        flags = mpich(spec, nodes.hosts, ("-launcher", "ssh", "-launcher-exec", nodes.ssh.program), nodes.nic)
+        extra = {"HYDRA_LAUNCHER_EXTRA_ARGS": " ".join(nodes.ssh.options)}
+        return Command((*nodes.first, mpi.program, *flags, *spec.words), {**extra, **env}, spec.cwd)
+    agent = "plm_rsh" if mpi.flavour == "openmpi4" else "plm_ssh"
+    daemons = {f"{agent}_agent": nodes.ssh.program, f"{agent}_args": " ".join(nodes.ssh.options)}
+    flags = openmpi(spec, nodes.hosts, mpi, env, daemons, nodes.nic, nodes.mca)
+    return Command((*nodes.first, mpi.program, *flags, *spec.words), env, spec.cwd)
+
+
+def openmpi(
+    spec: LaunchSpec,
+    hosts: Sequence[str],
+    mpi: Mpi,
+    env: Mapping[str, str],
+    daemons: Mapping[str, str],
+    nic: str | None,
+    mca: Sequence[tuple[str, str]] = (),
+) -> tuple[str, ...]:
+    """Flags of Open MPI's mpirun. daemons: parameters of what starts its daemons on the other hosts."""
+    old = mpi.flavour == "openmpi4"
+    mapping = ("slot", "--oversubscribe") if old else ("slot:OVERSUBSCRIBE",)
+    flag, device = ("--mca", "oob_tcp_if_include") if old else ("--prtemca", "prte_if_include")
+    chosen = ((flag, device, nic), ("--mca", "btl_tcp_if_include", nic)) if nic else ()
+    return (
+        *(("--allow-run-as-root",) if spec.as_root else ()),
+        *("-np", str(spec.world_size)),
+        *("--host", _slots(spec, hosts)),
+        *("--bind-to", "none"),
+        *("--map-by", *mapping),
+        *(word for name, value in daemons.items() for word in (flag, name, value)),
+        *(word for words in chosen for word in words),
+        *(word for name, value in mca for word in ("--mca", name, value)),
+        *("--mca", "mpi_yield_when_idle", str(int(spec.yield_when_idle))),
+        *(word for name in sorted(env) for word in ("-x", name)),
+    )
+
+
+def mpich(spec: LaunchSpec, hosts: Sequence[str], daemons: Sequence[str], nic: str | None) -> tuple[str, ...]:
+    """Flags of MPICH's mpirun. daemons: those that say how it starts its daemons on the other hosts."""
+    return (
+        *("-np", str(spec.world_size)),
+        *("-rmk", "user", *daemons),
+        *("-hosts", _slots(spec, hosts)),
+        *(("-iface", nic) if nic else ()),
+        *("-bind-to", "none"),
+        "-genvall",
+    )
 
 
 def variables(spec: LaunchSpec, nodes: Nodes) -> dict[str, str]:
@@ -123,36 +168,5 @@ def _agent(spec: LaunchSpec, nodes: Nodes, node: int) -> tuple[str, ...]:
     )
 
 
-def _slots(spec: LaunchSpec, nodes: Nodes) -> str:
-    return ",".join(f"{host}:{spec.ranks_per_node}" for host in nodes.hosts[: spec.nodes])
-
-
-def _openmpi(spec: LaunchSpec, nodes: Nodes, mpi: Mpi, env: Mapping[str, str]) -> tuple[str, ...]:
-    old = mpi.flavour == "openmpi4"
-    mapping = ("slot", "--oversubscribe") if old else ("slot:OVERSUBSCRIBE",)
-    flag, agent, device = ("--mca", "plm_rsh", "oob_tcp_if") if old else ("--prtemca", "plm_ssh", "prte_if")
-    nic = ((flag, f"{device}_include", nodes.nic), ("--mca", "btl_tcp_if_include", nodes.nic)) if nodes.nic else ()
-    return (
-        *(("--allow-run-as-root",) if spec.as_root else ()),
-        *("-np", str(spec.world_size)),
-        *("--host", _slots(spec, nodes)),
-        *("--bind-to", "none"),
-        *("--map-by", *mapping),
-        *(flag, f"{agent}_agent", nodes.ssh.program),
-        *(flag, f"{agent}_args", " ".join(nodes.ssh.options)),
-        *(word for words in nic for word in words),
-        *(word for name, value in nodes.mca for word in ("--mca", name, value)),
-        *("--mca", "mpi_yield_when_idle", str(int(spec.yield_when_idle))),
-        *(word for name in sorted(env) for word in ("-x", name)),
-    )
-
-
-def _mpich(spec: LaunchSpec, nodes: Nodes) -> tuple[str, ...]:
-    return (
-        *("-np", str(spec.world_size)),
-        *("-rmk", "user", "-launcher", "ssh", "-launcher-exec", nodes.ssh.program),
-        *("-hosts", _slots(spec, nodes)),
-        *(("-iface", nodes.nic) if nodes.nic else ()),
-        *("-bind-to", "none"),
-        "-genvall",
-    )
+def _slots(spec: LaunchSpec, hosts: Sequence[str]) -> str:
+    return ",".join(f"{host}:{spec.ranks_per_node}" for host in hosts[: spec.nodes])

@@ -6,6 +6,7 @@ Each launch has a guard (`launchers.guard`) as its parent, which does the ending
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -51,6 +52,8 @@ class StopFlag:
     """Signals that asked the driver to stop, in their order."""
 
     signals: list[int] = field(default_factory=list)
+    since: float = math.inf
+    """When the first came, on the monotonic clock."""
 
     def is_set(self) -> bool:
         return bool(self.signals)
@@ -69,6 +72,7 @@ def interrupts() -> Iterator[StopFlag]:
     flag = StopFlag()
 
     def note(number: int, _frame: FrameType | None) -> None:
+        flag.since = min(flag.since, time.monotonic())
         flag.signals.append(number)
 
     # What is ignored stays ignored: a driver under nohup, or in the background of a script.
@@ -112,6 +116,8 @@ class Launch:
         self.check = check or (lambda: None)
         self.before_kill = before_kill
         self.outcome: Outcome | None = None
+        self.ended_at = math.inf
+        """On the monotonic clock."""
         self.uncounted_s = 0.0
         """Seconds that do not count against the limit."""
         self._cause: tuple[Literal["failed", "timeout", "interrupted"], str] | None = None
@@ -206,7 +212,8 @@ class Launch:
         status = self._cause[0] if self._cause else "failed" if reason else "ok"
         if stuck:
             status, reason = "failed", f"{reason or 'done'}, but processes {stuck} do not end, not even by SIGKILL"
-        self.outcome = Outcome(status, reason, code, time.monotonic() - self._started)
+        self.ended_at = time.monotonic()
+        self.outcome = Outcome(status, reason, code, self.ended_at - self._started)
 
 
 def run(

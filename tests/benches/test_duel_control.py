@@ -53,6 +53,20 @@ def address(out: Path) -> tuple[str, int]:
     return host, port
 
 
+def test_agents_of_a_launch_that_is_over_are_let_go(control: Control, tmp_path: Path) -> None:
+    """Those that are still there then kill their ranks, on machines whose processes nobody sees from here."""
+    control.invite(tmp_path, "name")
+    agents = [joined(control, tmp_path, rank) for rank in (0, 1)]
+    control.dismiss("other")
+    control.send("name", 0, {"order": "block"})
+    assert said(agents[0]) == {"order": "block"}
+    control.dismiss("name")
+    for agent in agents:
+        assert agent.poll(10)
+        with pytest.raises(EOFError):
+            agent.recv_bytes()
+
+
 def test_orders_reach_the_agent_that_they_are_for(control: Control, tmp_path: Path) -> None:
     control.invite(tmp_path, "name")
     agents = [joined(control, tmp_path, rank) for rank in (0, 1)]

@@ -227,6 +227,23 @@ def test_a_stop_ends_all_also_those_that_are_parked(rig: Rig, urgent: bool) -> N
     assert [(header.status, header.reason) for header in headers] == [("interrupted", "interrupted by SIGINT")] * 3
 
 
+@pytest.mark.parametrize(("later_s", "status"), [(1.0, "interrupted"), (60.0, "failed")])
+def test_what_failed_just_before_the_stop_was_ended_by_the_same_hand(rig: Rig, later_s: float, status: str) -> None:
+    """Slurm signals ranks, their launchers and the driver in no order."""
+    rig.start(1)
+    (entry,) = rig.heat.entries
+    rig.rank(entry).terminate()
+    rig.heat._until(entry, lambda: False)
+    rig.stop.signals.append(signal.SIGTERM)
+    rig.stop.since = entry.launch.ended_at + later_s
+    (header,) = rig.heat.finish()
+    assert header.status == status
+    assert (
+        header.reason
+        == {"interrupted": "interrupted by SIGTERM", "failed": "rank 0: killed by SIGTERM in start-up"}[status]
+    )
+
+
 def test_an_interrupted_try_leaves_nothing_to_the_next(tmp_path: Path) -> None:
     names = (
         "logs/rank0.log",

@@ -10,8 +10,9 @@ import pytest
 
 from benches.errors import UserError
 from benches.spec import Case, build
-from launchers import choose, nodes
+from launchers import choose, nodes, slurm
 from launchers.remote import SshNodes
+from launchers.slurm import SlurmNodes, SlurmSpec
 from launchers.spec import Command, LaunchSpec, Mpi
 from launchers.tools import Packages, Tools
 
@@ -121,9 +122,37 @@ def test_one_process_by_itself_is_started_on_the_first_node() -> None:
     assert command.argv[:4] == nodes.fanout([])
 
 
+NODES = SlurmNodes(("n1", "n2"), 8, "000000ff00", "n1", SlurmSpec())
+MPI = Mpi("/env/bin/mpirun", "openmpi5", "5.0.11")
+
+
+@pytest.mark.parametrize(
+    ("cell", "asked", "name", "same"),
+    [
+        ("local", "auto", "srun", lambda spec: slurm.direct_step(spec, NODES)),
+        ("ddp/gloo", "auto", "srun", lambda spec: slurm.torchrun_step(spec, NODES)),
+        ("ddp/gloo", "mpirun", "srun", lambda spec: slurm.torchrun_step(spec, NODES)),
+        ("horovod/gloo", "srun", "srun", lambda spec: slurm.horovod_gloo_step(spec, NODES)),
+        ("horovod/mpi", "auto", "srun", lambda spec: slurm.mpi_step(spec, NODES, "openmpi5")),
+        ("horovod/mpi", "mpirun", "mpirun", lambda spec: slurm.mpirun(spec, NODES, MPI)),
+    ],
+)
+def test_in_slurm(cell: str, asked: str, name: str, same: Callable[[LaunchSpec], Command]) -> None:
+    one = case(cell, name="slurm", launcher=asked)
+    assert choose.launcher(one) == name
+    assert choose.command(one, spec(A="1"), Present(), NODES) == same(spec(A="1"))
+
+
+def test_in_slurm_srun_or_mpirun_start_the_ranks() -> None:
+    with pytest.raises(UserError, match=r"^cluster\.launcher=torchrun: .*; choices: auto, srun, mpirun$"):
+        choose.launcher(case("ddp/gloo", name="slurm", launcher="torchrun"))
+    with pytest.raises(UserError, match=r"^cluster\.launcher=srun: cannot start ddp/gloo; choices: auto, torchrun$"):
+        choose.launcher(case("ddp/gloo", launcher="srun"))
+
+
 def test_a_cluster_without_a_launcher_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^cluster\.name=slurm: .*choices: local, virtual, hosts$"):
-        choose.command(case("ddp/gloo", name="slurm"), spec(), Present())
+    with pytest.raises(UserError, match=r"^cluster\.name=kubernetes: .*choices: local, virtual, hosts, slurm$"):
+        choose.command(case("ddp/gloo", name="kubernetes"), spec(), Present())
 
 
 def test_horovod_absent_refuses_horovod_alone() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 
@@ -17,12 +17,12 @@ from benches.errors import UserError
 from benches.spec import build
 from launchers import slurm
 from launchers.rendezvous import Store
-from launchers.slurm import Allocation, Container, SlurmSpec
-from launchers.spec import Command, LaunchSpec
+from launchers.slurm import SlurmNodes, SlurmSpec
+from launchers.spec import Command, LaunchSpec, Mpi
 from launchers.tools import Tools
 
 HOSTILE = ("a b", "it's", '"$(touch x)"', "`id`", "new\nline", "", "a;b&c|d", "\\", "*", "~", "é", "!x", "#y")
-SITE = Allocation(("n1", "n2", "n3"), 64, "000000ff00")
+HOSTS, TOKEN = ("n1", "n2", "n3"), "000000ff00"
 RANK = ["py", "-m", "benches.worker", "it's a case.yaml"]
 
 
@@ -36,6 +36,10 @@ def spec(**changes: object) -> LaunchSpec:
         "env": {"B": "$(id) 'q'\n"},
     }
     return LaunchSpec(**{**content, **changes})  # type: ignore[arg-type]
+
+
+def site(hosts: tuple[str, ...] = HOSTS, cpus: int = 64, nic: str | None = None, **asked: object) -> SlurmNodes:
+    return SlurmNodes(hosts, cpus, TOKEN, "n0", build(SlurmSpec, asked), nic)
 
 
 def step(tasks: int, cpus: int, *more: str) -> list[str]:
@@ -86,6 +90,8 @@ def test_script_line_by_line() -> None:
         "#SBATCH --signal=B:TERM@120",
         "#SBATCH --requeue",
         "#SBATCH --open-mode=append",
+        "#SBATCH --output=slurm-%j.out",
+        "#SBATCH --error=slurm-%j.err",
         "",
         "module load cuda/12.4",
         "module load 'it'\"'\"'s'",
@@ -99,7 +105,8 @@ def test_script_line_by_line() -> None:
 def test_what_is_not_asked_for_is_not_in_the_script() -> None:
     text = slurm.batch_script(SlurmSpec(exclusive=False), "s", 1, ("true",), "/")
     asked = [line.split()[1].split("=")[0] for line in text.splitlines() if line.startswith("#SBATCH")]
-    assert asked == ["--job-name", "--nodes", "--mem", "--ntasks-per-node", "--signal", "--requeue", "--open-mode"]
+    always = ["--job-name", "--nodes", "--mem", "--ntasks-per-node", "--signal", "--requeue", "--open-mode"]
+    assert asked == [*always, "--output", "--error"]
 
 
 def test_the_driver_of_the_script_gets_its_words_unchanged(tmp_path: Path) -> None:
@@ -122,12 +129,13 @@ def test_a_value_that_sbatch_would_read_in_its_own_way_is_refused(key: str, valu
 
 
 def test_ddp_is_one_torchrun_on_each_node() -> None:
-    command = slurm.torchrun_step(spec(), SlurmSpec(), SITE)
+    command = slurm.torchrun_step(spec(), site())
     assert (command.env, command.cwd) == (spec().env, "/home/x y")
+    start = 'exec "$0" -m torch.distributed.run --node-rank="$SLURM_NODEID" --local-addr="$SLURMD_NODENAME" "$@"'
     assert list(command.argv) == [
         *step(1, 64),
         "--mpi=none",
-        *("sh", "-c", 'exec "$0" -m torch.distributed.run --node-rank="$SLURM_NODEID" "$@"', "py"),
+        *("sh", "-c", start, "py"),
         "--nnodes=2",
         "--rdzv-backend=static",
         f"--rdzv-endpoint=n1:{20000 + 0xFF}",
@@ -139,48 +147,105 @@ def test_ddp_is_one_torchrun_on_each_node() -> None:
     ]
 
 
+def test_one_process_by_itself() -> None:
+    alone = spec(nodes=1, ranks_per_node=1)
+    words = slurm.direct_step(alone, site()).argv
+    assert words[:4] == ("srun", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1")
+    assert "--nodelist=n1" in words
+    assert list(words[-5:]) == ["--mpi=none", *RANK]
+
+
 def test_mpi_ranks_are_sruns_own_tasks() -> None:
-    command = slurm.mpi_step(spec(), SlurmSpec(gres="gpu:8"), SITE, "openmpi5")
+    command = slurm.mpi_step(spec(), site(gres="gpu:8"), "openmpi5")
     assert command.env == {"OMPI_MCA_mpi_yield_when_idle": "0", **spec().env}
     assert list(command.argv) == [*step(8, 8, "--gres=gpu:8", "--gpu-bind=none"), "--mpi=pmix", *RANK]
-    assert "--mpi=pmi2" in slurm.mpi_step(spec(), SlurmSpec(), SITE, "mpich").argv
+    assert "--mpi=pmi2" in slurm.mpi_step(spec(), site(), "mpich").argv
 
 
 def test_a_step_has_a_core_for_each_task_at_least() -> None:
-    few = Allocation(SITE.hosts, 4, SITE.token)
-    assert "--cpus-per-task=1" in slurm.mpi_step(spec(), SlurmSpec(), few, "openmpi5").argv
+    assert "--cpus-per-task=1" in slurm.mpi_step(spec(), site(cpus=4), "openmpi5").argv
 
 
 def test_horovod_over_gloo_has_its_rendezvous_around_srun() -> None:
-    command = slurm.horovod_gloo_step(spec(), SlurmSpec(), SITE)
+    command = slurm.horovod_gloo_step(spec(), site())
     words = list(command.argv)
-    assert words[:7] == [sys.executable, "-S", "-I", str(slurm.RENDEZVOUS), "n1", "2", "8"]
+    assert words[:7] == [sys.executable, "-S", "-I", str(slurm.RENDEZVOUS), "n0", "2", "8"]
     assert words[7:-7] == [*step(8, 8), "--mpi=none"]
     assert words[-7:-5] == ["sh", "-c"]
     assert 'HOROVOD_RANK="$SLURM_PROCID"' in words[-5]
     assert words[-4:] == RANK
-    assert command.env == {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo", **spec().env}
+    sizes = {"HOROVOD_SIZE": "16", "HOROVOD_LOCAL_SIZE": "8", "HOROVOD_CROSS_SIZE": "2"}
+    assert command.env == {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo", **sizes, **spec().env}
+
+
+def test_mpirun_starts_its_daemons_as_steps() -> None:
+    command = slurm.mpirun(spec(), site(nic="ib0"), Mpi("/m/mpirun", "openmpi5", "5.0.11"))
+    assert list(command.argv) == [
+        *("/m/mpirun", "-np", "16", "--host", "n1:8,n2:8", "--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE"),
+        *("--prtemca", "plm", "slurm", "--prtemca", "plm_slurm_args", "--overlap --mem=0"),
+        *("--prtemca", "prte_if_include", "ib0", "--mca", "btl_tcp_if_include", "ib0"),
+        *("--mca", "mpi_yield_when_idle", "0"),
+        *(word for name in sorted(command.env) for word in ("-x", name)),
+        *RANK,
+    ]
+    command = slurm.mpirun(spec(), site(), Mpi("/m/mpirun", "mpich", "4.2"))
+    assert command.env["HYDRA_LAUNCHER_EXTRA_ARGS"] == "--overlap --mem=0"
+    assert "-rmk user -launcher slurm -hosts n1:8,n2:8" in " ".join(command.argv)
+
+
+def test_the_device_is_named_to_every_library_and_the_users_own_wins() -> None:
+    command = slurm.torchrun_step(spec(env={"NCCL_SOCKET_IFNAME": "mine"}), site(nic="ib0"))
+    assert command.env == {**dict.fromkeys(slurm.NIC, "ib0"), "NCCL_SOCKET_IFNAME": "mine"}
 
 
 @pytest.mark.parametrize("make", [slurm.torchrun_step, slurm.horovod_gloo_step])
-def test_containers(make: object) -> None:
-    assert callable(make)
-    pyxis = Container(runtime="pyxis", image="nvcr.io#nvidia/pytorch:24.07", mounts=("/a b:/c", "/d:/d"))
-    words = make(spec(), SlurmSpec(container=pyxis), SITE).argv
-    at = words.index("--container-image=nvcr.io#nvidia/pytorch:24.07")
+def test_containers(make: Callable[[LaunchSpec, SlurmNodes], Command]) -> None:
+    image = "nvcr.io#nvidia/pytorch:24.07"
+    words = make(spec(), site(container=image, container_mounts=["/a b:/c", "/d:/d"])).argv
+    at = words.index(f"--container-image={image}")
     assert words[at + 1 : at + 3] == ("--container-mounts=/a b:/c,/d:/d", "--container-workdir=/home/x y")
-    apptainer = Container(runtime="apptainer", image="/my images/x.sif", mounts=("/a b:/c",))
-    words = make(spec(), SlurmSpec(container=apptainer, gres="gpu:8"), SITE).argv
+    apptainer = {"container_runtime": "apptainer", "container": "/my images/x.sif", "container_mounts": ["/a b:/c"]}
+    words = make(spec(), site(gres="gpu:8", **apptainer)).argv
     at = words.index("apptainer")
     assert words[at : at + 7] == ("apptainer", "exec", "--nv", "--bind", "/a b:/c", "/my images/x.sif", "sh")
 
 
+@pytest.mark.parametrize(
+    ("gres", "count"),
+    [
+        (None, 0),
+        ("fpga:1", 0),
+        ("gpu", 1),
+        ("gpu:8", 8),
+        ("gpu:a100", 1),
+        ("gpu:a100:4,fpga:2", 4),
+        ("craynetwork:1,gpu:a:2,gpu:b:2", 4),
+        ("mygpu:3", 0),
+    ],
+)
+def test_gpus_of_a_node(gres: str | None, count: int) -> None:
+    assert slurm.gpus(gres) == count
+
+
+def test_each_node_is_asked_once_and_its_lines_are_its_own() -> None:
+    words = slurm.each_node(("py", "-c", "x"), site(HOSTS[:2]))
+    assert list(words) == [*step(1, 64), "--mpi=none", "--label", "py", "-c", "x"]
+    assert "--mpi=pmix" in slurm.each_node(("true",), site(), "pmix")
+    text = " 0: a\n10: b: c\nsrun: job step\n 0:  d\n 1: \n"
+    assert slurm.by_node(text) == {0: ["a", " d"], 10: ["b: c"], 1: [""]}
+
+
 def test_slurm_without_pmix() -> None:
-    slurm.check_pmix(
-        "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4\n"
+    slurm.check_pmix(0, "")
+    said = "srun: error:  mpi/pmix_v4: init: can not load PMIx library\nsrun: error: Invalid MPI type 'pmix'\n"
+    with pytest.raises(UserError) as error:
+        slurm.check_pmix(1, said)
+    assert str(error.value).startswith(
+        "cluster.launcher=srun: Slurm has no pmix that works (srun: error:  mpi/pmix_v4: init: can not load PMIx "
+        "library); install its library (Debian: libpmix2, "
     )
-    with pytest.raises(UserError, match=r"^cluster.launcher=srun: this Slurm has no pmix; install libpmix2 .*=mpirun$"):
-        slurm.check_pmix("MPI plugin types are...\n\tcray_shasta\n\tnone\n\tpmi2\n")
+    assert str(error.value).endswith(", or take cluster.launcher=mpirun")
+    assert "\n" not in str(error.value)
 
 
 def test_unknown_partition() -> None:
@@ -201,8 +266,7 @@ def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "def number(name): return int(next(o for o in options if o.startswith(name + '=')).split('=')[1])\n"
         "n, nodes = number('--ntasks-per-node'), number('--nodes')\n"
         "def start(k):\n"
-        "    env = dict(SLURM_PROCID=k, SLURM_NTASKS=nodes * n, SLURM_LOCALID=k % n, SLURM_NTASKS_PER_NODE=n,\n"
-        "               SLURM_NODEID=k // n, SLURM_NNODES=nodes, SLURMD_NODENAME=f'n{k // n}')\n"
+        "    env = dict(SLURM_PROCID=k, SLURM_LOCALID=k % n, SLURM_NODEID=k // n, SLURMD_NODENAME=f'n{k // n}')\n"
         "    return subprocess.Popen(words, env={**os.environ, **{a: str(b) for a, b in env.items()}})\n"
         "codes = [task.wait() for task in [start(k) for k in range(nodes * n)]]\n"
         "sys.exit(max(codes))\n"
@@ -212,6 +276,10 @@ def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def local() -> SlurmNodes:
+    return SlurmNodes(("localhost",), 2, TOKEN, "localhost", SlurmSpec())
+
+
 def run(command: Command) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", "-c", command.text()], capture_output=True, text=True, timeout=120)
 
@@ -219,7 +287,7 @@ def run(command: Command) -> subprocess.CompletedProcess[str]:
 def test_words_of_a_step_arrive_unchanged(srun: Path, tmp_path: Path) -> None:
     show = ("-c", "import json,os,sys; print(json.dumps([os.environ['HOROVOD_RANK'], sys.argv[1:]]))", *HOSTILE)
     wanted = spec(python=sys.executable, args=show, nodes=1, ranks_per_node=2, cwd=str(tmp_path))
-    done = run(slurm.horovod_gloo_step(wanted, SlurmSpec(), Allocation(("localhost",), 2, SITE.token)))
+    done = run(slurm.horovod_gloo_step(wanted, local()))
     assert sorted(map(json.loads, done.stdout.splitlines())) == [["0", list(HOSTILE)], ["1", list(HOSTILE)]]
 
 
@@ -282,5 +350,5 @@ def test_horovod_starts_twice_over_our_rendezvous(srun: Path, tmp_path: Path) ->
     env = {"HOROVOD_GLOO_IFACE": "lo", "OMP_NUM_THREADS": "1"}
     args = (str(tmp_path / "rank.py"),)
     wanted = spec(python=sys.executable, args=args, nodes=1, ranks_per_node=2, cwd="/", env=env)
-    done = run(slurm.horovod_gloo_step(wanted, SlurmSpec(), Allocation(("localhost",), 2, SITE.token)))
+    done = run(slurm.horovod_gloo_step(wanted, local()))
     assert done.stdout.split() == ["sum", "3.0"] * 4, done.stderr

@@ -22,13 +22,13 @@ from benches.errors import UserError
 from benches.spec import Case, ClusterSpec, Study
 from launchers import hostcheck
 from launchers.hosts import parse_hosts, place
-from launchers.nodes import Nodes
+from launchers.nodes import Nodes, port
 from launchers.remote import CONNECT_S, Ssh, SshNodes
 from launchers.supervise import output
 from launchers.virtual import rate
 from launchers.virtual.cluster import FOLDER, Cluster, virtual_cluster
 from launchers.virtual.nodes import VirtualNodes
-from launchers.virtual.plan import Link, Plan, make_plan, prefix_of
+from launchers.virtual.plan import ADDRESSES, Link, Plan, make_plan
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,24 @@ def planned(study: Study, case: Case) -> Place:
         return Place(case.id)
     found, shape = shapes(study), Shape.of(case.cluster)
     number = list(found).index(shape)
-    plan = make_plan(prefix_of(f"{study.name}\0{number}", 0, 0), number, found[shape], shape.link, shape.others)
+    plan = make_plan(f"CLUSTER{number}", number, found[shape], shape.link, shape.others)
     return Place(case.id, plan.driver, VirtualNodes(Cluster(plan, FOLDER / plan.prefix), case.cluster.nodes, case.id))
+
+
+def stand_ins(place: Place, text: str) -> dict[str, str]:
+    """What stands in the text of a planned command for something that is decided when the launch starts, and for what;
+    empty where the command runs as it stands."""
+    if not isinstance(place.nodes, VirtualNodes):
+        return {}
+    plan = place.nodes.cluster.plan
+    network = str(plan.network.network_address).rpartition(".")[0]
+    known = {
+        plan.prefix: "name of the cluster: rd and 8 hexadecimal digits, by study and driver",
+        f"{network}.": f"its network: the first of {ADDRESSES} that no other cluster has",
+        f":{port(place.token)}": "port at which the agents meet: by launch",
+        f"--rdzv-id={place.token}": "name of the launch: 16 random hexadecimal digits",
+    }
+    return {word: meaning for word, meaning in known.items() if word in text}
 
 
 class Site:

@@ -31,6 +31,9 @@ class Planned:
     launcher: str
     command: Command
     launches: int
+    stand_ins: dict[str, str]
+    """What in the command is decided only when the launch starts, and what it will then be; empty: it runs as it
+    stands."""
 
     def plain(self) -> dict[str, Any]:
         case = self.turn.case
@@ -44,6 +47,7 @@ class Planned:
             "launcher": self.launcher,
             "launches": self.launches,
             "command": self.command.text(),
+            "stand_ins": self.stand_ins,
         }
 
 
@@ -64,9 +68,10 @@ def plan(study: Study, folder: StudyFolder, tools: Tools) -> Iterator[Planned]:
     """Each case once, in the order of its first launch."""
     for turn in turns(study, [0]):
         out = folder.launch(turn.contestant, 0)
-        nodes = clusters.planned(study, turn.case).nodes
-        command = command_for(turn, folder.case_file(turn.case), out, study.rounds, tools, nodes)
-        yield Planned(turn, launcher(turn.case), command, study.launches)
+        place = clusters.planned(study, turn.case)
+        command = command_for(turn, folder.case_file(turn.case), out, study.rounds, tools, place.nodes)
+        later = clusters.stand_ins(place, command.text())
+        yield Planned(turn, launcher(turn.case), command, study.launches, later)
 
 
 def budget(study: Study) -> dict[str, Any]:
@@ -102,8 +107,20 @@ def show(resolved: Resolved, planned: list[Planned], console: Console) -> None:
         table.add_row(*map(Text, cells))
     console.print(table)
     console.print("\nThe commands, as a shell takes them; each writes its record into the folder after --out:\n")
-    if any(one.turn.case.cluster.name == "virtual" for one in planned):
-        console.print("(`run` brings the virtual nodes up, under other names than here.)\n", highlight=False)
+    _show_stand_ins(planned)
     for one in planned:
         print(f"# {one.turn.contestant.name}, {one.turn.case.model.name}, {one.turn.case.cluster.world_size} ranks")
         print(one.command.text(), end="\n\n")
+
+
+def _show_stand_ins(planned: list[Planned]) -> None:
+    """Say what in the commands is decided only at the start; such a command does not run as it stands."""
+    # What is decided for each launch has another word in each command; one tells enough.
+    later = {meaning: word for one in reversed(planned) for word, meaning in reversed(one.stand_ins.items())}
+    if not later:
+        return
+    print("# Virtual nodes are there only while `run` is: these commands do not run by hand. Decided at the start, and")
+    print("# then to be read in command.sh beside each record:")
+    for meaning, word in reversed(later.items()):
+        print(f"#   {word}  {meaning}")
+    print()

@@ -20,6 +20,7 @@ from benches.folder import StudyFolder
 from benches.plan import plan
 from benches.spec import Case, Study
 from launchers.hostcheck import Answer
+from launchers.nodes import port
 from launchers.remote import Ssh, SshNodes
 from launchers.spec import Mpi
 from launchers.tools import Packages, Tools
@@ -281,3 +282,23 @@ def test_a_plan_prints_the_commands_on_the_nodes(virtual: Virtual, tmp_path: Pat
         assert argv[:2] == (enter, names[0])
         assert "198.18.0.1:1,198.18.0.2:1" in argv
     assert virtual.did == []
+
+
+def test_a_plan_says_what_is_decided_only_at_the_start(virtual: Virtual, tmp_path: Path) -> None:
+    found = study(*VIRTUAL[1:], "study.contestants.mpi={engine: horovod, transport: mpi}")
+    torchrun, _, mpirun = plan(found, StudyFolder(tmp_path, found), Present())
+    assert list(mpirun.stand_ins) == ["CLUSTER0", "198.18.0."]
+    assert [word.partition("=")[0] for word in list(torchrun.stand_ins)[2:]] == [
+        f":{port(torchrun.turn.case.id)}",
+        "--rdzv-id",
+    ]
+    for line in (torchrun, mpirun):
+        text = line.command.text()
+        assert all(word in text for word in line.stand_ins)
+        # Whatever else is said of the nodes is theirs too: no name or address is left that a run would not have.
+        for word in line.stand_ins:
+            text = text.replace(word, "")
+        assert "198.18" not in text
+    alone = study("engine=ddp", "model=mlp")
+    (line,) = plan(alone, StudyFolder(tmp_path, alone), Present())
+    assert line.stand_ins == {}

@@ -11,8 +11,6 @@ from analysis import stats
 from benches.record import Header, Load
 from benches.spec import Case
 
-EMULATED = "benches.workloads.emulated:emulated"
-"""Factory of models whose layers sleep."""
 MOST_LATE, MOST_BUSY = 0.05, 0.8
 """Shares of a step and of the host's cores from which on the host, not the emulated accelerator, sets the time."""
 
@@ -43,7 +41,7 @@ def marks(case: Case, cpus: float, launches: int, host_bound: bool = False) -> t
         "oversubscribed": threads > cpus,
         "lossy": case.lossy is not None,
         "our-hook": case.our_hook,
-        "emulated": case.model.factory == EMULATED,
+        "emulated": case.model.emulated,
         "virtual": case.cluster.name == "virtual",
         "host-bound": host_bound,
     }
@@ -69,7 +67,7 @@ def host_bound(header: Header, cpus: float | None, step_s: float | None) -> bool
     site = header.provenance.get("site") or {}
     if site.get("short"):
         return True
-    if header.case.model.factory != EMULATED:
+    if not header.case.model.emulated:
         return False
     late = max(_lateness(header), default=0.0)
     busy = max(map(_busy, filter(None, header.load)), default=0.0)

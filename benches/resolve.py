@@ -14,7 +14,7 @@ from benches import rules
 from benches.errors import UserError
 from benches.explain import check, flatten, listed, show
 from benches.machine import Machine
-from benches.spec import TRANSPORTS, Case, build
+from benches.spec import EMULATED, TRANSPORTS, Case, build
 from launchers.hosts import parse_hosts, place
 
 ENGINES = ("ddp", "horovod")
@@ -125,6 +125,11 @@ def data_of(content: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
     if (whole is None) == (part is None):
         raise UserError(f"data.per_rank_batch={show(part)} and data.global_batch={show(whole)}: give exactly one")
     if whole is not None:
+        if content["model"]["factory"] == EMULATED:
+            raise UserError(
+                f"data.global_batch={whole}: an emulated model sleeps as long whatever the batch, so a share of it would "
+                "take as long as the whole; give data.per_rank_batch"
+            )
         world = world_size(cluster)
         if whole % (world * passes):
             by_passes = f" x accumulation_steps={passes}" if passes > 1 else ""

@@ -41,6 +41,8 @@ class Place:
     """This machine's address as its agents reach it."""
     nodes: Nodes | None = None
     """None: this machine itself."""
+    names: tuple[str, ...] = ()
+    """What the nodes call themselves, by number: ranks that run elsewhere end the launch. Empty: not known."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What its record says of the site, see `provenance.site` in results/README.md."""
 
@@ -136,7 +138,9 @@ class Site:
             return self._on_virtual(case.cluster, token)
         if case.cluster.name == "hosts":
             nodes = ssh_nodes(case.cluster, token)
-            return Place(token, address_towards(nodes.hosts), nodes, self._of_hosts(case, nodes))
+            told = self._of_hosts(case, nodes)
+            names = tuple(str(one["name"]) for one in told["hosts"])
+            return Place(token, address_towards(nodes.hosts), nodes, names, told)
         return Place(token)
 
     def _on_virtual(self, spec: ClusterSpec, token: str) -> Place:
@@ -149,7 +153,9 @@ class Site:
         part = Cluster(replace(cluster.plan, nodes=cluster.plan.nodes[: spec.nodes]), cluster.folder)
         if (shape, spec.nodes) not in self._facts:
             self._facts[shape, spec.nodes] = self._try_links(part)
-        return Place(token, cluster.plan.driver, VirtualNodes(part, spec.nodes, token), self._facts[shape, spec.nodes])
+        names = tuple(node.name for node in part.plan.nodes)
+        nodes = VirtualNodes(part, spec.nodes, token)
+        return Place(token, cluster.plan.driver, nodes, names, self._facts[shape, spec.nodes])
 
     def _try_links(self, cluster: Cluster) -> dict[str, Any]:
         try:

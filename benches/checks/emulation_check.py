@@ -34,7 +34,7 @@ LIMIT_S = 3600.0
 
 def contestant(name: str, *words: str) -> Contestant:
     """One process of a model. Raises UserError."""
-    (found,) = compose([*words, f"block_steps={BLOCK_STEPS}"]).study.contestants
+    found = compose([*words, f"block_steps={BLOCK_STEPS}"]).study.contestants[0]
     return msgspec.structs.replace(found, name=name)
 
 

@@ -91,6 +91,7 @@ def test_clusters_come_up_once_when_needed_and_all_go_at_the_end(virtual: Virtua
     assert len({place.token for place in places}) == 12
     assert [len(place.nodes.hosts) for place in places[:3] if place.nodes] == [1, 4, 2]
     assert {place.host for place in places} == {"198.18.7.254"}
+    assert [place.names for place in places[:3]] == [tuple(f"rd1-n{k}" for k in range(count)) for count in (1, 4, 2)]
     assert [line.partition(";")[0] for line in told] == [
         f"cluster.link_gbps=10: this machine carries 4 Gb/s where {nodes} nodes send at once" for nodes in (4, 2)
     ]
@@ -190,6 +191,7 @@ def test_hosts_are_asked_once_and_told(asked: list[tuple[str, str]]) -> None:
     assert first.token == first.nodes.token != second.token
     assert (first.nodes.hosts, first.nodes.nic, first.host) == (("a", "b"), "ib0", "10.0.0.9")
     assert first.nodes.ssh == Ssh(identity_file="/k")
+    assert first.names == ("here", "there")
     assert first.facts["hosts"][1] == {"host": "b", "name": "there", "offset_s": 3.0, "free_gib": 9.0}
 
 

@@ -1,4 +1,4 @@
-"""What the launches of a study run on: this machine, virtual nodes of it, or hosts over ssh. Rates in 10**9 bit/s.
+"""What the launches of a study run on: this machine, virtual nodes of it, hosts over ssh, or pods. Rates in 10**9 bit/s.
 
 `plan` asks `planned`, which starts nothing; the driver asks a Site, whose clusters come up when they are first needed.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from benches.control import LOOPBACK
 from benches.errors import UserError
 from benches.spec import Case, ClusterSpec, Study
-from launchers import hostcheck
+from launchers import hostcheck, kubernetes
 from launchers.hosts import parse_hosts, place
 from launchers.nodes import Nodes, port
 from launchers.remote import CONNECT_S, Ssh, SshNodes
@@ -29,6 +29,9 @@ from launchers.virtual import rate
 from launchers.virtual.cluster import FOLDER, Cluster, virtual_cluster
 from launchers.virtual.nodes import VirtualNodes
 from launchers.virtual.plan import ADDRESSES, Link, Plan, make_plan
+
+OVER_SSH = ("hosts", "kubernetes")
+"""Kinds of cluster whose nodes are reached so."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +84,18 @@ def shapes(study: Study) -> dict[Shape, int]:
 
 
 def ssh_nodes(cluster: ClusterSpec, token: str) -> SshNodes:
-    """The hosts that hold the ranks. Raises UserError where they cannot."""
-    names = place(parse_hosts(cluster.hosts), cluster.nodes, cluster.ranks_per_node)
+    """The hosts or pods that hold the ranks. Raises UserError where they cannot."""
+    hosts = kubernetes.workers() if cluster.name == "kubernetes" else parse_hosts(cluster.hosts)
+    names = place(hosts, cluster.nodes, cluster.ranks_per_node)
     return SshNodes(names, token, Ssh(port=cluster.ssh_port, identity_file=cluster.identity_file), cluster.nic)
 
 
 def planned(study: Study, case: Case) -> Place:
     """Where a launch of the case will run, with names and token that stand for those of a run. Starts nothing."""
-    if case.cluster.name == "hosts":
+    if case.cluster.name == "kubernetes" and not kubernetes.inside():
+        pods = kubernetes.worker_names(study.name, case.cluster.nodes)
+        return Place(case.id, nodes=SshNodes(pods, case.id, nic=case.cluster.nic))
+    if case.cluster.name in OVER_SSH:
         return Place(case.id, nodes=ssh_nodes(case.cluster, case.id))
     if case.cluster.name != "virtual":
         return Place(case.id)
@@ -136,7 +143,7 @@ class Site:
         token = secrets.token_hex(8)
         if case.cluster.name == "virtual":
             return self._on_virtual(case.cluster, token)
-        if case.cluster.name == "hosts":
+        if case.cluster.name in OVER_SSH:
             nodes = ssh_nodes(case.cluster, token)
             told = self._of_hosts(case, nodes)
             names = tuple(str(one["name"]) for one in told["hosts"])
@@ -177,7 +184,7 @@ class Site:
                 {"host": host, "name": one.name, "offset_s": one.offset_s, "free_gib": one.free_gib}
                 for host, one in zip(nodes.hosts, answers, strict=True)
             ]
-            self._facts[key] = {"kind": "hosts", "nic": nodes.nic, "hosts": told}
+            self._facts[key] = {"kind": case.cluster.name, "nic": nodes.nic, "hosts": told}
         return self._facts[key]
 
 
@@ -210,7 +217,7 @@ def check(study: Study, results: Path) -> None:
             pass
     seen: set[object] = set()
     for case in sorted((one.case for one in study.contestants), key=lambda case: -case.cluster.nodes):
-        if case.cluster.name == "hosts":
+        if case.cluster.name in OVER_SSH:
             nodes = ssh_nodes(case.cluster, case.id)
             if (nodes.ssh, nodes.nic, case.python) not in seen:
                 seen.add((nodes.ssh, nodes.nic, case.python))

@@ -11,13 +11,14 @@ from rich.text import Text
 from analysis import across, markdown, table, terminal
 from analysis import report as reports
 from analysis import summary as summaries
-from benches import preflight
+from benches import pods, preflight
 from benches.config import Resolved, compose
 from benches.driver import Driver, due
 from benches.errors import UserError
 from benches.folder import STUDY, StudyFolder, open_study
 from benches.output import print_json
 from benches.watch import Watch
+from launchers import kubernetes
 from launchers.lock import machine_lock
 from launchers.supervise import interrupts
 from launchers.tools import Tools
@@ -28,6 +29,8 @@ DONE, FAILED, INTERRUPTED = 0, 1, 130
 def run_command(words: list[str], config_dir: Path | None, as_json: bool, console: Console) -> int:
     """Run what is missing of the study that `words` ask for, then show and write what was found."""
     resolved = compose(words, config_dir)
+    if resolved.kubernetes is not None and not kubernetes.inside():
+        return pods.apply(resolved, words, config_dir, as_json)
     # Before the folder is made, or a study that cannot run would be frozen under its name; a finished one needs none.
     if due(StudyFolder(resolved.results / resolved.study.name, resolved.study))[0]:
         preflight.check(resolved.study, resolved.results)

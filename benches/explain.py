@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from benches.errors import UserError
 from benches.spec import Case, Count, Device, EngineName, Study, StudyName, TransportName
+from launchers.kubernetes import KubernetesSpec
 
 Tree = dict[str, Any]
 """Keys by name; a leaf is a type."""
@@ -46,6 +47,8 @@ CHOSEN = {"data.name": "data", "cluster.name": "cluster"}
 def keys() -> Tree:
     """All keys of the configuration."""
     tree = _fields(Case)
+    # Of the study as a whole, as `results` is: no Case holds it.
+    tree["cluster"]["kubernetes"] = _fields(KubernetesSpec)
     tree["study"] = {**_fields(Study), "contestants": dict[str, Any], "axes": dict[str, Any]}
     for key, hint in WIDER.items():
         *parents, name = key.split(".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benches import clusters
+from benches import clusters, pods
 from benches.config import START_UP_S, Resolved, compose
 from benches.driver import command_for
 from benches.folder import StudyFolder, write_cases
 from benches.output import print_json
 from benches.schedule import Turn, turns
 from benches.spec import Study
+from launchers import kubernetes
 from launchers.choose import launcher
 from launchers.spec import Command
 from launchers.tools import Tools
@@ -57,10 +59,15 @@ def plan_command(words: list[str], config_dir: Path | None, as_json: bool) -> in
     folder = StudyFolder(resolved.results / f"{resolved.study.name}.plan", resolved.study)
     write_cases(folder)
     planned = list(plan(resolved.study, folder, Tools()))
+    outside = resolved.kubernetes is not None and not kubernetes.inside()
+    written = pods.write(resolved, words, config_dir, folder.path / "kubernetes") if outside else []
     if as_json:
-        print_json({**budget(resolved.study), "warnings": resolved.warnings, "cases": [one.plain() for one in planned]})
+        manifests = {"manifests": list(map(str, written))}
+        cases = [one.plain() for one in planned]
+        print_json({**budget(resolved.study), "warnings": resolved.warnings, **manifests, "cases": cases})
     else:
         show(resolved, planned, Console())
+        _show_manifests(written)
     return 0
 
 
@@ -111,6 +118,15 @@ def show(resolved: Resolved, planned: list[Planned], console: Console) -> None:
     for one in planned:
         print(f"# {one.turn.contestant.name}, {one.turn.case.model.name}, {one.turn.case.cluster.world_size} ranks")
         print(one.command.text(), end="\n\n")
+
+
+def _show_manifests(written: list[Path]) -> None:
+    """Say where the manifests are and what takes them."""
+    if not written:
+        return
+    print("The commands above are the launcher pod's. The manifest of the whole study, and those of single launches:\n")
+    for path in written:
+        print(f"kubectl apply -f {shlex.quote(str(path))}")
 
 
 def _show_stand_ins(planned: list[Planned]) -> None:

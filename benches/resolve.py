@@ -21,10 +21,12 @@ ENGINES = ("ddp", "horovod")
 """Engines with settings of their own."""
 MISSING = "???"
 LINKS, SSH = ("link_gbps", "link_latency_ms", "slow_node"), ("hosts", "nic", "ssh_port", "identity_file")
+NO_PODS = {"kubernetes": "asks nothing of Kubernetes"}
 UNUSED = {
-    "local": dict.fromkeys(LINKS, "shapes no link") | dict.fromkeys(SSH, "is this machine"),
-    "virtual": dict.fromkeys(SSH, "makes its own nodes"),
-    "hosts": dict.fromkeys(LINKS, "shapes no link"),
+    "local": dict.fromkeys(LINKS, "shapes no link") | dict.fromkeys(SSH, "is this machine") | NO_PODS,
+    "virtual": dict.fromkeys(SSH, "makes its own nodes") | NO_PODS,
+    "hosts": dict.fromkeys(LINKS, "shapes no link") | NO_PODS,
+    "kubernetes": dict.fromkeys(LINKS, "shapes no link") | {key: "has pods as nodes" for key in SSH if key != "nic"},
 }
 """By kind of cluster the keys that mean nothing there, and why."""
 
@@ -72,7 +74,10 @@ def device_of(content: dict[str, Any], machine: Machine) -> str:
         return "cpu"
     found = machine.gpus(python) > 0
     if device == "cuda" and not found:
-        raise UserError("device=cuda: torch sees no GPU here; choices: auto, cpu")
+        why = "torch sees no GPU here; choices: auto, cpu"
+        if content["cluster"]["name"] == "kubernetes":
+            why = "cluster.kubernetes.gpus=0 asks for no GPU; raise it, or take device=cpu"
+        raise UserError(f"device=cuda: {why}")
     return "cuda" if found else "cpu"
 
 
@@ -95,6 +100,7 @@ def cluster_of(content: dict[str, Any], case: dict[str, Any], machine: Machine) 
     """The cluster with its ranks counted and MPI's polling decided. Raises UserError where it has no room."""
     cluster = dict(content["cluster"])
     _refuse_unused(cluster)
+    del cluster["kubernetes"]
     cluster["slow_node"] = dict(_slow_nodes(cluster["slow_node"]))
     gpus = machine.gpus(content["python"]) if case["device"] == "cuda" else 0
     if cluster["name"] == "hosts":
@@ -162,7 +168,7 @@ def _refuse_unused(cluster: dict[str, Any]) -> None:
     for key, why in UNUSED.get(kind, {}).items():
         value = cluster[key]
         if value not in (None, {}, []):
-            empty = "[]" if key == "hosts" else "{}" if key == "slow_node" else "null"
+            empty = {"hosts": "[]", "slow_node": "{}", "kubernetes": "{}"}.get(key, "null")
             raise UserError(f"cluster.{key}={show(value)}: cluster={kind} {why}; takes {empty}")
 
 

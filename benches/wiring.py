@@ -86,7 +86,7 @@ def distance(one: Path, other: Path) -> str:
 
 def loaded(maps: Path = PROC / "self/maps") -> dict[str, str]:
     """Paths of libmpi and libucp (UCX) where this process has loaded them, by these names."""
-    found = re.findall(r"\s(/\S*/(libmpi|libucp)\.so\S*)$", maps.read_text(), re.MULTILINE)
+    found = re.findall(r"\s(/.*/(libmpi|libucp)\.so[^/]*)$", maps.read_text(), re.MULTILINE)
     return {name: path for path, name in found}
 
 

@@ -111,9 +111,10 @@ def _r2(n: NDArray[np.float64], x: NDArray[np.float64], residuals: NDArray[np.fl
 def laws(scaled: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
     """Both laws for each family of `scaled` (a result of `scaling`) with several world sizes.
 
-    One row a family and law: study, model, name, point (what all of the family share of it), cell, kind, law, sizes (world sizes of the points), left_out (those of
-    host-bound points, which tell of the host and not of what it stands for), Estimates `rate`, `sigma`, `kappa`, then
-    `error`, `r2`, `peak` (ranks), `refused`. Points are the medians of launches. Pure.
+    One row a family and law: study, model, name, point (what all of the family share of it), cell, kind, law, sizes
+    (world sizes of the points), left_out (those of host-bound points, which tell of the host and not of what it stands
+    for), Estimates `rate`, `sigma`, `kappa`, then `error`, `r2`, `peak` (ranks), `refused`. Points are the medians of
+    launches. Pure.
     """
     rows: list[dict[str, Any]] = []
     for kind in ("weak", "strong"):

@@ -1,4 +1,4 @@
-"""What the launches of a study run on: this machine, virtual nodes of it, hosts over ssh, or pods. Rates in 10**9 bit/s.
+"""What the launches of a study run on: this machine, virtual nodes of it, hosts over ssh, pods. Rates in 10**9 bit/s.
 
 `plan` asks `planned`, which starts nothing; the driver asks a Site, whose clusters come up when they are first needed.
 """

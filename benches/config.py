@@ -283,7 +283,9 @@ def check_pods(contestants: list[Contestant], asked: KubernetesSpec | None) -> N
     """Raise UserError where a part of the study alone is to run in pods: one set of them holds the whole study."""
     kinds = {contestant.case.cluster.name for contestant in contestants}
     if "kubernetes" in kinds and (asked is None or len(kinds) > 1):
-        raise UserError("cluster=kubernetes: one set of pods holds a whole study; choose it for all, by that word itself")
+        raise UserError(
+            "cluster=kubernetes: one set of pods holds a whole study; choose it for all, by that word itself"
+        )
 
 
 def crowding(study: Study, machine: Machine) -> list[str]:

@@ -32,7 +32,9 @@ def manifests(resolved: Resolved, words: list[str], config_dir: Path | None) -> 
     """Text by name of its file. words: as typed. Raises UserError where something is missing that a pod needs."""
     asked = _asked(resolved)
     if config_dir is not None:
-        raise UserError(f"--config-dir={config_dir}: the pods do not have it; put it into the image, under {FOLDER}/conf")
+        raise UserError(
+            f"--config-dir={config_dir}: the pods do not have it; put it into the image, under {FOLDER}/conf"
+        )
     if asked.results_claim is None:
         raise UserError(
             "cluster.kubernetes.results_claim=null: the pods need one folder for results; name a PersistentVolumeClaim "

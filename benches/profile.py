@@ -2,8 +2,8 @@
 
 Hooks mark the end of each module's forward pass and the moment at which each gradient is there; a layer's time is that
 since the mark before. What comes without a mark of its own (activations, the loss) counts for the next. Layers share
-the time of a step as the medians of their times do; the step itself takes the mean, as a timed block does: slow steps are
-in it. Processes of one model differ by a few per cent (where their memory lies), so `--runs` profiles several.
+the time of a step as the medians of their times do; the step itself takes the mean, as in a timed block, which has slow
+steps too. Processes of one model differ by a few per cent (where their memory lies), so `--runs` profiles several.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def measure_apart(words: list[str], config_dir: Path | None) -> Profile:
 
 
 def merged(profiles: Sequence[Profile]) -> Profile:
-    """One profile of several of the same model: its step takes the mean of theirs, shared out by the layers' medians."""
+    """One profile of several of a model: its step takes the mean of theirs, shared out by the layers' medians."""
     layers = tuple(
         msgspec.structs.replace(
             same[0],

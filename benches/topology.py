@@ -8,8 +8,8 @@ from collections.abc import Sequence
 def misplaced(found: Sequence[str | None], ranks_per_node: int, planned: Sequence[str] = ()) -> str | None:
     """One line on the first rank that runs elsewhere than asked; None: there is none.
 
-    found: names of nodes by rank, None: not known yet. planned: the nodes' names by number; empty: any names, as long as
-    the ranks of one node share one and no two nodes have the same.
+    found: names of nodes by rank, None: not known yet. planned: the nodes' names by number; empty: any names, as long
+    as the ranks of one node share one and no two nodes have the same.
     """
     firsts = found[::ranks_per_node]
     wanted = planned or firsts

@@ -45,12 +45,12 @@ def numa_nodes(cores: Iterable[int], sys: Path = SYS) -> list[int]:
 
 def gpu() -> dict[str, Any] | None:
     """The rank's GPU: `pci`, its address, and `numa_node`; null on the CPU."""
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
         return None
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    found: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
     # As in /sys; torch before 2.6 does not say them.
-    numbers = [getattr(found, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
-    pci = "{:04x}:{:02x}:{:02x}.0".format(*numbers) if None not in numbers else None
+    known = hasattr(found, "pci_bus_id")
+    pci = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0" if known else None
     return {"pci": pci, "numa_node": _numa(SYS / "bus/pci/devices" / pci) if pci else None}
 
 
@@ -75,8 +75,7 @@ def nics(own: Mapping[str, Any] | None = None, sys: Path = SYS) -> list[dict[str
 def distance(one: Path, other: Path) -> str:
     """What two PCI devices share: a bridge (nvidia-smi's PIX, PXB), the root complex (PHB), the numa node (NODE), or
     the system alone (SYS)."""
-    paths = [device.resolve().parts for device in (one, other)]
-    common = os.path.commonprefix(paths)
+    common = Path(os.path.commonpath([device.resolve() for device in (one, other)])).parts
     root = next((place for place, part in enumerate(common) if part.startswith("pci")), None)
     if root is not None:
         return "bridge" if len(common) > root + 1 else "root"

@@ -26,8 +26,8 @@ Quantity = Annotated[
 ]
 Object = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?\Z", max_length=253)]
 
-Amount = Annotated[str, Meta(pattern=r"^[^=\s]+=[0-9]+\Z", description="such as rdma/hca=1")]
-Label = Annotated[str, Meta(pattern=r"^[^=\s]+=[^=\s]*\Z", description="such as zone=a")]
+Amount = Annotated[str, Meta(pattern=r"^[^:\s]+:[0-9]+\Z", description="such as rdma/hca:1")]
+Label = Annotated[str, Meta(pattern=r"^[^:\s]+:[^:\s]*\Z", description="such as zone:a")]
 
 HOSTFILE = Path("/etc/mpi/hostfile")
 """Where the MPI operator says in the launcher pod which workers there are."""
@@ -50,7 +50,7 @@ class KubernetesSpec(Frozen, frozen=True, kw_only=True):
     memory: Quantity | None = None
     gpus: Whole = 0
     """GPUs of each worker."""
-    rdma: Annotated[tuple[Amount, ...], Meta(description="a list such as [rdma/hca=1]")] = ()
+    rdma: Annotated[tuple[Amount, ...], Meta(description="a list such as [rdma/hca:1]")] = ()
     """Devices of each worker, resource name and count; then it may lock memory (IPC_LOCK). A list, for the names of
     resources and labels have dots, which keys cannot have."""
     shared_memory: Quantity | None = "8Gi"
@@ -60,7 +60,7 @@ class KubernetesSpec(Frozen, frozen=True, kw_only=True):
     secrets: dict[str, Annotated[str, Meta(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+\Z")]] = field(default_factory=dict)
     """Variables from secrets by reference: {HF_TOKEN: my-secret/token}."""
     pull_secrets: Annotated[tuple[Object, ...], Meta(description="a list of names")] = ()
-    node_selector: Annotated[tuple[Label, ...], Meta(description="a list such as [zone=a]")] = ()
+    node_selector: Annotated[tuple[Label, ...], Meta(description="a list such as [zone:a]")] = ()
     """Labels that the nodes must have."""
     runtime: Object = "torch-distributed"
     """TrainJob only: the ClusterTrainingRuntime."""
@@ -173,8 +173,8 @@ def _container(asked: KubernetesSpec, name: str, env: Mapping[str, str], *, devi
 
 
 def _pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Names and values of `NAME=VALUE`."""
-    return [(name, value) for name, _, value in (text.partition("=") for text in texts)]
+    """Names and values of `NAME:VALUE`."""
+    return [(name, value) for name, _, value in (text.partition(":") for text in texts)]
 
 
 def _image(asked: KubernetesSpec) -> str:

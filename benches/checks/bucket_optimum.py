@@ -1,7 +1,7 @@
 """`make bucket-optimum`: a sweep of DDP's bucket size on eight virtual nodes has its optimum inside, found again.
 
 `experiment=bucket_optimum` is run twice from fresh processes. The optimum lies inside where both ends of the sweep are
-slower than the best size by more than BEYOND; two sweeps agree where each size that was best is, in the other sweep too,
+slower than the best size by more than BEYOND; two sweeps agree where each size that was best is in the other one too
 within MARGIN of the best: sizes that are told apart by less are one optimum.
 """
 
@@ -48,7 +48,9 @@ def inside(found: Sweep) -> bool:
 def agree(one: Sweep, other: Sweep) -> bool:
     """Whether the best size of each is as good as the best in the other."""
     pairs = ((one, other), (other, one))
-    return one.keys() == other.keys() and all(b[min(a, key=a.__getitem__)] <= MARGIN * min(b.values()) for a, b in pairs)
+    return one.keys() == other.keys() and all(
+        b[min(a, key=a.__getitem__)] <= MARGIN * min(b.values()) for a, b in pairs
+    )
 
 
 def lines(sweeps: list[tuple[Sweep, set[str]]]) -> list[Line]:

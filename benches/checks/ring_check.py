@@ -34,7 +34,7 @@ SUMS = 5
 MOST_OVER = 1.15
 """For the best cell."""
 LEAST = 0.995
-"""A bound beaten by less is no leak: the rate is measured over 1 s, and an idle link may send a burst of 0.13 % at once."""
+"""A bound beaten by less is no leak: the rate is measured over 1 s, and an idle link may send 0.13 % at once."""
 LIMIT_S = 180.0
 """For one cell."""
 FOUND = "ring.json"
@@ -106,7 +106,9 @@ def judge(times: Mapping[str, float], least_s: float, sums: int) -> list[Line]:
     if ratios:
         best = min(ratios, key=ratios.__getitem__)
         bar = f"within {MOST_OVER - 1:.0%}"
-        lines.append(Line(f"best cell: {best}", sums, f"{ratios[best]:.3f} x the bound", "", bar, ratios[best] <= MOST_OVER))
+        lines.append(
+            Line(f"best cell: {best}", sums, f"{ratios[best]:.3f} x the bound", "", bar, ratios[best] <= MOST_OVER)
+        )
     return lines
 
 
@@ -116,7 +118,8 @@ def check(options: argparse.Namespace, folder: Path, stop: StopFlag) -> list[Lin
     site = Site(study, say)
     times: dict[str, float] = {}
     failed: list[Line] = []
-    least_s, carried = 0.0, ()
+    least_s = 0.0
+    carried: Sequence[float] = ()
     try:
         for case in (one.case for one in study.contestants):
             if stop.is_set():

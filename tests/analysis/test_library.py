@@ -189,13 +189,15 @@ def test_host_bound_points_are_left_out_of_the_laws_and_the_report_says_which(st
         assert row["sigma"].value == pytest.approx(0.02, rel=0.1)
         assert "host-bound" not in row["marks"]
     text = markdown.render(content.build(summary.reduce(table.read(folder))))
-    assert "left out of the fits, being host-bound: resnet18_64, ddp-gloo (ddp/gloo) at 16 ranks" in text
+    assert "left out of the fits, being host-bound: resnet18_64, ddp/gloo at 16 ranks" in text
 
 
 def test_a_family_that_is_host_bound_throughout_has_no_law(study_folder: Make) -> None:
     folder = bound(study_folder(weak()[1:], launches=2), lambda _: True)
     found = library.laws(library.scaling(library.load(folder)))
-    assert list(found["refused"]) == [f"0 world sizes; {least} are the least for {least - 1} unknowns" for least in (3, 4)]
+    assert list(found["refused"]) == [
+        f"0 world sizes; {least} are the least for {least - 1} unknowns" for least in (3, 4)
+    ]
     assert list(found["left_out"]) == [[1, 2, 4, 8]] * 2
 
 

@@ -1,4 +1,4 @@
-"""`cluster=kubernetes`: what `plan` writes, what `run` gives to kubectl, and what the launcher pod makes of its hostfile."""
+"""`cluster=kubernetes`: what `plan` writes, what `run` gives to kubectl, and what the launcher pod reads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     there = tmp_path / "bin"
     there.mkdir()
     program = there / "kubectl"
-    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{there}/words\ncat "$3" >{there}/manifest\necho "mpijob made"\n')
+    program.write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$@" >{there}/words\ncat "$3" >{there}/manifest\necho "mpijob made"\n'
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{there}:/usr/bin:/bin")
     return there
@@ -68,7 +70,9 @@ def test_without_kubectl_one_line_says_what_to_do(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert cli.main(["run", *WORDS, f"results={tmp_path}/runs"]) == cli.MISTAKE
     path = tmp_path / "runs/study.kubernetes" / pods.MPI_JOB
-    line = f"ringduel: cluster=kubernetes: no kubectl on the PATH; install it, or where it is: kubectl apply -f {path}\n"
+    line = (
+        f"ringduel: cluster=kubernetes: no kubectl on the PATH; install it, or where it is: kubectl apply -f {path}\n"
+    )
     assert capsys.readouterr().err == line
     assert path.exists()
 
@@ -99,7 +103,13 @@ def test_plan_writes_the_manifests_and_starts_nothing(
 
 
 def test_one_set_of_pods_is_as_large_as_the_largest_case() -> None:
-    words = [*WORDS[:3], "model=mlp", "device=cpu", "study.axes.cluster.nodes=[1,4]", "study.axes.cluster.ranks_per_node=[1,2]"]
+    words = [
+        *WORDS[:3],
+        "model=mlp",
+        "device=cpu",
+        "study.axes.cluster.nodes=[1,4]",
+        "study.axes.cluster.ranks_per_node=[1,2]",
+    ]
     spec = mpi_job(resolved(*words), words)["spec"]
     assert (spec["slotsPerWorker"], spec["mpiReplicaSpecs"]["Worker"]["replicas"]) == (2, 4)
 
@@ -115,7 +125,7 @@ def test_a_study_is_composed_for_the_pods_and_not_for_this_machine() -> None:
 
 
 def test_cases_do_not_depend_on_what_is_asked_of_kubernetes() -> None:
-    one, other = study(*WORDS), study(*WORDS, "cluster.kubernetes.memory=4Gi", "cluster.kubernetes.rdma=[rdma/hca=1]")
+    one, other = study(*WORDS), study(*WORDS, "cluster.kubernetes.memory=4Gi", "cluster.kubernetes.rdma=[rdma/hca:1]")
     assert [c.case.id for c in one.contestants] == [c.case.id for c in other.contestants]
 
 
@@ -129,7 +139,7 @@ def test_cases_do_not_depend_on_what_is_asked_of_kubernetes() -> None:
         ([*WORDS, "cluster.hosts=[a:1]"], r"^cluster\.hosts=\[a:1\]: cluster=kubernetes has pods as nodes"),
         (["cluster=local", IMAGE], r"^cluster\.kubernetes=\{image: .*\}: cluster=local asks nothing of Kubernetes"),
         ([*WORDS, "study.axes.cluster.kubernetes.gpus=[0,1]"], r"belongs to the study as a whole"),
-        ([IMAGE, "study.axes.cluster=[kubernetes,local]"], r"^cluster=kubernetes: one set of pods holds a whole study"),
+        (["study.axes.cluster=[kubernetes,local]"], r"^cluster=kubernetes: one set of pods holds a whole study"),
     ],
 )
 def test_what_cannot_be_is_one_line(words: list[str], line: str) -> None:
@@ -148,7 +158,9 @@ def test_inside_the_pods_ranks_go_by_the_hostfile(outside: Path, monkeypatch: py
     assert kubernetes.inside()
 
     def ask(host: str, *_: object) -> Answer:
-        return Answer(host.partition(".")[0], 0.0, 9.0, {}, "c", (), {one: f"10.0.0.{k}" for k, one in enumerate(every)})
+        return Answer(
+            host.partition(".")[0], 0.0, 9.0, {}, "c", (), {one: f"10.0.0.{k}" for k, one in enumerate(every)}
+        )
 
     every = [*names, *(name.partition(".")[0] for name in names)]
     monkeypatch.setattr(clusters.hostcheck, "ask", ask)

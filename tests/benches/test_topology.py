@@ -87,7 +87,9 @@ def test_this_process_is_described() -> None:
     found = wiring.of_rank()
     (loopback,) = [nic for nic in found["nics"] if nic["name"] == "lo"]
     assert (loopback["address"], loopback["numa_node"], loopback["to_gpu"]) == ("127.0.0.1", None, None)
-    assert found["tcp"]["tcp_congestion_control"] == Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    assert (
+        found["tcp"]["tcp_congestion_control"] == Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    )
     assert found["ucx"] is False
 
 

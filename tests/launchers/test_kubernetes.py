@@ -30,12 +30,12 @@ FULL = KubernetesSpec(
     cpus="16",
     memory="64Gi",
     gpus=8,
-    rdma=("rdma/hca=1",),
+    rdma=("rdma/hca:1",),
     shared_memory="16Gi",
     results_claim="results",
     secrets={"HF_TOKEN": "tokens/hf"},
     pull_secrets=("registry",),
-    node_selector=("node.kubernetes.io/instance-type=p5",),
+    node_selector=("node.kubernetes.io/instance-type:p5",),
 )
 
 
@@ -144,7 +144,10 @@ def test_names_that_had_to_change_are_still_told_apart() -> None:
 
 
 def test_without_an_image_one_line_says_so() -> None:
-    for make in (lambda: mpi_job(KubernetesSpec(), "s", SPEC, DRIVER), lambda: train_job(KubernetesSpec(), "s", SPEC, "/tmp/c", CASE)):
+    for make in (
+        lambda: mpi_job(KubernetesSpec(), "s", SPEC, DRIVER),
+        lambda: train_job(KubernetesSpec(), "s", SPEC, "/tmp/c", CASE),
+    ):
         with pytest.raises(UserError, match=r"^cluster.kubernetes.image=null: a manifest needs an image") as error:
             make()
         assert "\n" not in str(error.value)
@@ -152,7 +155,15 @@ def test_without_an_image_one_line_says_so() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [{"cpus": "many"}, {"memory": "64 GB"}, {"secrets": {"A": "token"}}, {"rdma": ["rdma/hca"]}, {"node_selector": ["zone"]}, {"gpus": -1}, {"namespace": "A_b"}],
+    [
+        {"cpus": "many"},
+        {"memory": "64 GB"},
+        {"secrets": {"A": "token"}},
+        {"rdma": ["rdma/hca"]},
+        {"node_selector": ["zone"]},
+        {"gpus": -1},
+        {"namespace": "A_b"},
+    ],
 )
 def test_what_kubernetes_would_refuse_is_refused_here(content: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):

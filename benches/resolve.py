@@ -133,8 +133,8 @@ def data_of(content: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
     if whole is not None:
         if content["model"]["factory"] == EMULATED:
             raise UserError(
-                f"data.global_batch={whole}: an emulated model sleeps as long whatever the batch, a share of it as long "
-                "as the whole; give data.per_rank_batch"
+                f"data.global_batch={whole}: an emulated model sleeps as long whatever the batch, a share as long as "
+                "the whole; give data.per_rank_batch"
             )
         world = world_size(cluster)
         if whole % (world * passes):

@@ -1,7 +1,7 @@
 """`make emulation-check`: does an emulated model take the time of the real one that it was profiled from?
 
-Before each launch ResNet-18 is profiled on this CPU, in RUNS fresh processes, by the command that a user types; then the
-real and the emulated model meet in a duel, each in one process. So a drift of the machine hits all three alike: over the
+Before each launch ResNet-18 is profiled on this CPU, in RUNS fresh processes, by the command that a user types; then
+the real and the emulated model meet in a duel, each in one process. So a drift of the machine hits all alike: over the
 minutes of a study it may be larger than what is allowed. Step times must agree within MOST_OFF over all launches.
 """
 
@@ -80,23 +80,22 @@ def lines(found: Sequence[Launch]) -> list[Line]:
         "real": [float(np.median(one.real)) for one in found],
         "emulated": [float(np.median(one.emulated)) for one in found],
     }
-    shown = [
-        Line(
-            f"{name}: a step", len(found), f"{np.median(own) * 1e3:.1f} ms ({min(own) * 1e3:.1f}–{max(own) * 1e3:.1f})"
-        )
-        for name, own in times.items()
-        if own
-    ]
     bar = f"within {MOST_OFF:.0%} of 1"
     if not found:
         return [Line("emulated ÷ real", 0, "", "", bar, False)]
+    shown = [Line(f"{name}: a step", len(found), _spread(own)) for name, own in times.items()]
     # What the emulation adds by itself, and what the machine did between profile and launch.
     for name in ("emulated", "real"):
-        logs = np.log(times[name]) - np.log(times["profile"])
-        shown.append(ratio_line(f"{name} ÷ profile", stats.ratio_of_pairs(logs), "", None))
-    logs = [float(stats.log_ratios(one.emulated[None], one.real[None])[0]) for one in found]
-    ratio = stats.ratio_of_pairs(logs)
+        against = stats.ratio_of_pairs(np.log(times[name]) - np.log(times["profile"]))
+        shown.append(ratio_line(f"{name} ÷ profile", against, "", None))
+    ratio = stats.ratio_of_pairs([float(stats.log_ratios(one.emulated[None], one.real[None])[0]) for one in found])
     return [*shown, ratio_line("emulated ÷ real", ratio, bar, abs(ratio.value - 1) <= MOST_OFF)]
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    """Median and range in milliseconds."""
+    middle, low, high = (1e3 * float(f(seconds)) for f in (np.median, min, max))
+    return f"{middle:.1f} ms ({low:.1f}–{high:.1f})"
 
 
 def check(options: argparse.Namespace, folder: Path, stop: StopFlag) -> list[Line]:

@@ -165,11 +165,7 @@ class Site:
         return Place(token, cluster.plan.driver, nodes, names, self._facts[shape, spec.nodes])
 
     def _try_links(self, cluster: Cluster) -> dict[str, Any]:
-        try:
-            carried = rate.measure(cluster)
-        except UserError:
-            # Where this machine was busy for a moment, the nodes came too late to their appointment.
-            carried = rate.measure(cluster)
+        carried = measured(cluster)
         if carried is not None and carried.short:
             self._tell(short_text(cluster.plan, carried))
         return facts(cluster.plan, carried)
@@ -186,6 +182,21 @@ class Site:
             ]
             self._facts[key] = {"kind": case.cluster.name, "nic": nodes.nic, "hosts": told}
         return self._facts[key]
+
+
+def measured(cluster: Cluster) -> rate.Carried | None:
+    """What the links carry, the better of two tries where one does not do. Raises UserError.
+
+    This machine may have been busy for a moment, so that nodes came too late to their appointment, or links fell short.
+    """
+    try:
+        first = rate.measure(cluster)
+    except UserError:
+        return rate.measure(cluster)
+    if first is None or not first.short:
+        return first
+    second = rate.measure(cluster)
+    return first if second is None or min(second.gbps) < min(first.gbps) else second
 
 
 def facts(plan: Plan, carried: rate.Carried | None) -> dict[str, Any]:

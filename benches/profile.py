@@ -25,7 +25,7 @@ from torch import nn
 from benches.doctor import first_case
 from benches.errors import UserError
 from benches.host import cpu_name
-from benches.loop import Clock, frozen_garbage, make_clock
+from benches.loop import Clock, make_clock, without_collections
 from benches.output import print_json
 from benches.spec import Case, build, plain
 from benches.workloads.data import make_batches
@@ -134,7 +134,7 @@ def measure(case: Case, steps: int = STEPS) -> Profile:
     seen: list[dict[tuple[int, int], float]] = []
     # As in a timed block: batches lie ready, and no garbage is collected.
     batches.prepare(0, WARM_UP_STEPS + steps)
-    with hooked(model, list(owners.values()), marks), frozen_garbage():
+    with hooked(model, list(owners.values()), marks), without_collections():
         for step in range(WARM_UP_STEPS + steps):
             marks.begin(8 * len(list(model.modules())) + 2 * len(list(model.parameters())) + 8)
             optimizer.zero_grad(set_to_none=True)

@@ -44,10 +44,10 @@ class Place:
     """This machine's address as its agents reach it."""
     nodes: Nodes | None = None
     """None: this machine itself."""
-    names: tuple[str, ...] = ()
-    """What the nodes call themselves, by number: ranks that run elsewhere end the launch. Empty: not known."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What its record says of the site, see `provenance.site` in results/README.md."""
+    names: tuple[str, ...] = ()
+    """What the nodes call themselves, by number: ranks that run elsewhere end the launch. Empty: not known."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Site:
             nodes = ssh_nodes(case.cluster, token)
             told = self._of_hosts(case, nodes)
             names = tuple(str(one["name"]) for one in told["hosts"])
-            return Place(token, address_towards(nodes.hosts), nodes, names, told)
+            return Place(token, address_towards(nodes.hosts), nodes, told, names)
         return Place(token)
 
     def _on_virtual(self, spec: ClusterSpec, token: str) -> Place:
@@ -162,7 +162,7 @@ class Site:
             self._facts[shape, spec.nodes] = self._try_links(part)
         names = tuple(node.name for node in part.plan.nodes)
         nodes = VirtualNodes(part, spec.nodes, token)
-        return Place(token, cluster.plan.driver, nodes, names, self._facts[shape, spec.nodes])
+        return Place(token, cluster.plan.driver, nodes, self._facts[shape, spec.nodes], names)
 
     def _try_links(self, cluster: Cluster) -> dict[str, Any]:
         carried = measured(cluster)

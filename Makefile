@@ -10,6 +10,9 @@
 # make sensitivity   are true slow-downs of 5 and 2 % found, and how fast? Up to 2 hours; ARGS='--minutes 30'
 # make duel-cost     what the same interval costs by a duel and by other ways. An hour; ARGS='--minutes 20'
 # make kills         20 processes of real duels are killed: is anything left, is it told, does the study go on?
+# make ring-check    four virtual nodes at 1 Gb/s: is any cell within 15 % of the ring bound, does none beat it? As root
+# make bucket-optimum  eight virtual nodes: has DDP's bucket size an optimum inside its range, twice? 20 minutes, as root
+# make emulation-check  does an emulated ResNet-18 take the time of the real one? About 10 minutes
 # make gpu-check     on one GPU: builds Horovod with NCCL, runs both engines, prints their records; ARGS=--dry-run
 # make beyond        what else differs: size, build, lines, profile, a killed rank; about a minute; ARGS=STUDY
 # make report-bench  a report of very many records: time and memory
@@ -87,6 +90,18 @@ kills: $(VENV)/.horovod
 
 beyond: $(VENV)/.horovod
 	$(BIN)/python -m benches.checks.beyond $(ARGS)
+
+.PHONY: ring-check bucket-optimum emulation-check
+
+ring-check: $(VENV)/.horovod
+	$(BIN)/python -m benches.checks.ring_check $(ARGS)
+
+bucket-optimum: $(VENV)/.installed
+	$(BIN)/python -m benches.checks.bucket_optimum $(ARGS)
+
+# ResNet-18 comes with torchvision.
+emulation-check: $(VENV)/.installed
+	$(BIN)/python -m benches.checks.emulation_check $(ARGS)
 
 # It builds Horovod itself, since that is a part of what it checks.
 gpu-check: $(VENV)/.installed

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats as distributions
 
 from analysis.estimate import Estimate
+from analysis.marks import is_host_bound
 from analysis.stats import LEVEL
 
 LEAST = 4
@@ -105,17 +106,18 @@ def allreduce_fit(curves: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
 
     study, model, name, cell, marks, world_size, piece, from_bytes, to_bytes, Estimates alpha_s, beta_s_per_byte and
     busbw_limit (GB/s for endless messages, 2(n−1)/n ÷ β), `error`, `refused` (why there is no fit). Points are the
-    medians of launches. Pure.
+    medians of launches; a contestant that is host-bound has none. Pure.
     """
     keys = ["study", "model", "name", "cell", "marks", "world_size"]
     rows: list[dict[str, Any]] = []
     for names, own in curves[curves["copy"] == 0].groupby(keys, sort=False):
         points = own.groupby("bytes")["seconds"].median()
         who = dict(zip(keys, names, strict=True))
-        pieces = fit(points.index.to_numpy(), points.to_numpy(), level)
-        few = f"{len(points)} sizes; {LEAST} are the least"
+        bound = is_host_bound(str(who["marks"]))
+        pieces = () if bound else fit(points.index.to_numpy(), points.to_numpy(), level)
+        why = "host-bound, so left out" if bound else f"{len(points)} sizes; {LEAST} are the least"
         rows += [who | _told(k, piece, int(who["world_size"])) for k, piece in enumerate(pieces)] or [
-            who | {"refused": few}
+            who | {"refused": why}
         ]
     columns = ["piece", "from_bytes", "to_bytes", "alpha_s", "beta_s_per_byte", "busbw_limit", "error", "refused"]
     found: pd.DataFrame = pd.DataFrame(rows, columns=[*keys, *columns])

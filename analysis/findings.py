@@ -122,10 +122,22 @@ def _laws(many: pd.DataFrame) -> list[Part]:
         fitted = [_percent(row["sigma"]), _plain(row["kappa"], 2), _error(row["error"]), _number(row["r2"])]
         fitted.append(words.significant(row["peak"], 2) if row["peak"] == row["peak"] and row["peak"] else NOTHING)
         refused = [f"refused: {row['refused']}", *[NOTHING] * 4]
-        cells.append([words.clean(row["model"], 40), _who(row), row["kind"], ", ".join(map(str, row["sizes"])),
+        cells.append([words.clean(row["model"], 40), _of_family(row), row["kind"], ", ".join(map(str, row["sizes"])),
                       {"amdahl": "Amdahl", "usl": "USL"}[row["law"]],
                       *(refused if row["refused"] else fitted)])  # fmt: skip
-    return [Grid("Laws of scaling", [Column(title) for title in titles], cells), Bullets(LAW_LEGEND, quiet=True)]
+    grid = Grid("Laws of scaling", [Column(title) for title in titles], cells)
+    return [grid, Bullets([*LAW_LEGEND, *_left_out(found)], quiet=True)]
+
+
+def _left_out(found: pd.DataFrame) -> list[str]:
+    """Points that the laws do not rest on; found: of `library.laws`."""
+    # Both laws of a family rest on the same points.
+    each = [
+        f"{words.clean(row['model'], 40)}, {_of_family(row)} at {', '.join(map(str, row['left_out']))} ranks"
+        for _, row in found[found["law"] == "amdahl"].iterrows()
+        if row["left_out"]
+    ]
+    return [f"left out of the fits, being host-bound: {'; '.join(each)}"] if each else []
 
 
 def sweep(summary: Summary, tuned: pd.DataFrame, curves: pd.DataFrame) -> list[Part]:
@@ -189,6 +201,11 @@ def _sent(effective: dict[str, object]) -> list[int]:
 def _who(row: pd.Series) -> str:
     marks = "".join(f" [{mark}]" for mark in str(row["marks"]).split() if mark != "provisional")
     return words.title(words.clean(str(row["name"]), 40), str(row["cell"])) + marks
+
+
+def _of_family(row: pd.Series) -> str:
+    """A contestant at all its world sizes."""
+    return _who(row) + (f", {words.clean(str(row['point']), 60)}" if row["point"] else "")
 
 
 def _is(cell: object) -> bool:

@@ -7,7 +7,7 @@ Amdahl (AFIPS 1967): X(n) = λ n ÷ (1 + σ (n − 1)), σ the serial share. USL
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from scipy import optimize
 from scipy import stats as distributions
 
 from analysis.estimate import Estimate
+from analysis.marks import is_host_bound
 from analysis.stats import LEVEL
 
 Law = Literal["amdahl", "usl"]
@@ -110,24 +111,35 @@ def _r2(n: NDArray[np.float64], x: NDArray[np.float64], residuals: NDArray[np.fl
 def laws(scaled: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
     """Both laws for each family of `scaled` (a result of `scaling`) with several world sizes.
 
-    One row a family and law: study, model, name, cell, kind, law, sizes, Estimates `rate`, `sigma`, `kappa`, then
-    `error`, `r2`, `peak` (ranks), `refused`. Points are the medians of launches. Pure.
+    One row a family and law: study, model, name, point (what all of the family share of it), cell, kind, law, sizes
+    (world sizes of the points), left_out (those of host-bound points, which tell of the host and not of what it stands
+    for), Estimates `rate`, `sigma`, `kappa`, then `error`, `r2`, `peak` (ranks), `refused`. Points are the medians of
+    launches. Pure.
     """
     rows: list[dict[str, Any]] = []
     for kind in ("weak", "strong"):
         own = scaled[scaled["kind"] == kind]
         for _, family in own.groupby(["study", kind], sort=False):
             rows += [_row(family, kind, law, level) for law in PARAMETERS]
-    columns = ["study", "model", "name", "cell", "marks", "kind", "law", "sizes", *UNITS]
+    columns = ["study", "model", "name", "point", "cell", "marks", "kind", "law", "sizes", "left_out", *UNITS]
     made: pd.DataFrame = pd.DataFrame(rows, columns=[*columns, "error", "r2", "peak", "refused"])
     return made
 
 
 def _row(family: pd.DataFrame, kind: str, law: Law, level: float) -> dict[str, Any]:
-    rates: Sequence[float] = [estimate.value for estimate in family["throughput"]]
-    found = fit(law, family["world_size"], rates, level)
-    largest = family.sort_values("world_size").iloc[-1]
+    bound = family["marks"].map(is_host_bound)
+    points = family[~bound]
+    rates: Sequence[float] = [estimate.value for estimate in points["throughput"]]
+    found = fit(law, points["world_size"], rates, level)
+    largest = (points if len(points) else family).sort_values("world_size").iloc[-1]
     who = {name: largest[name] for name in ("study", "model", "name", "cell", "marks")}
+    who["point"] = _shared(family["point"])
     fitted = {"error": found.error, "r2": found.r2, "peak": found.peak, "refused": found.refused}
-    sizes = sorted(family["world_size"].unique())
-    return who | {"kind": kind, "law": law, "sizes": sizes, **found.parameters, **fitted}
+    sizes, left_out = (sorted(own["world_size"].unique()) for own in (points, family[bound]))
+    return who | {"kind": kind, "law": law, "sizes": sizes, "left_out": left_out, **found.parameters, **fitted}
+
+
+def _shared(points: Iterable[str]) -> str:
+    """What is the same in all of these points, `key=value, key=value`."""
+    parts = [point.split(", ") for point in points]
+    return ", ".join(part for part in parts[0] if all(part in other for other in parts))

@@ -11,10 +11,10 @@ from analysis import stats
 from benches.record import Header, Load
 from benches.spec import Case
 
-EMULATED = "benches.workloads.emulated:emulated"
-"""Factory of models whose layers sleep."""
 MOST_LATE, MOST_BUSY = 0.05, 0.8
 """Shares of a step and of the host's cores from which on the host, not the emulated accelerator, sets the time."""
+
+HOST_BOUND = "host-bound"
 
 MEANINGS = {
     "provisional": f"fewer than {stats.PROVISIONAL_BELOW} launches",
@@ -23,7 +23,7 @@ MEANINGS = {
     "our-hook": "gradients go through a Python hook of ours; ddp.through_hook=true over gloo measures its cost",
     "emulated": "layers sleep for the times of a profile instead of computing",
     "virtual": "nodes are network namespaces of one machine",
-    "host-bound": (
+    HOST_BOUND: (
         f"this machine is the limit, not what it stands for: layers over {MOST_LATE * 100:g} % of a step late, cores "
         f"over {MOST_BUSY * 100:g} % busy, or links slower than asked"
     ),
@@ -43,9 +43,9 @@ def marks(case: Case, cpus: float, launches: int, host_bound: bool = False) -> t
         "oversubscribed": threads > cpus,
         "lossy": case.lossy is not None,
         "our-hook": case.our_hook,
-        "emulated": case.model.factory == EMULATED,
+        "emulated": case.model.emulated,
         "virtual": case.cluster.name == "virtual",
-        "host-bound": host_bound,
+        HOST_BOUND: host_bound,
     }
     return tuple(mark for mark in MEANINGS if holds[mark])
 
@@ -54,6 +54,11 @@ def of_launches(case: Case, launches: pd.DataFrame) -> tuple[str, ...]:
     """Marks of a contestant by its rows of `Records.launches`; host-bound where half of the sound ones were."""
     sound = launches[launches["usable"]]
     return marks(case, launches["cpus"].min(), len(sound), bool(sound["host_bound"].mean() >= 0.5))
+
+
+def is_host_bound(carried: str) -> bool:
+    """Whether a row with these marks (space between) tells of the host, and so is left out of fits."""
+    return HOST_BOUND in carried.split()
 
 
 def no_spare_core(case: Case, cpus: float) -> bool:
@@ -69,7 +74,7 @@ def host_bound(header: Header, cpus: float | None, step_s: float | None) -> bool
     site = header.provenance.get("site") or {}
     if site.get("short"):
         return True
-    if header.case.model.factory != EMULATED:
+    if not header.case.model.emulated:
         return False
     late = max(_lateness(header), default=0.0)
     busy = max(map(_busy, filter(None, header.load)), default=0.0)

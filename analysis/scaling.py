@@ -17,7 +17,7 @@ from benches.spec import Case, content_hash, plain
 # What a baseline may differ in besides the batch (see `baselines`): the engine, and how ranks are joined and started.
 ENGINE_KEYS = ("engine", "transport", "ddp", "horovod")
 JOB_KEYS = ("limit_s", "warmup_steps", "block_steps", "allow_oversubscribe")
-CLUSTER_KEYS = ("name", "nodes", "ranks_per_node", "link_gbps", "launcher", "mpi_yield_when_idle")
+CLUSTER_KEYS = ("name", "nodes", "ranks_per_node", "launcher", "mpi_yield_when_idle")
 
 
 def baselines(cases: Mapping[int, Case]) -> dict[int, dict[str, int]]:

@@ -98,6 +98,9 @@ def _add_doctor(command: argparse.ArgumentParser) -> None:
 
 def _add_profile(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", type=Path, metavar="PATH", help="file to write (default: standard output)")
+    command.add_argument(
+        "--runs", type=int, default=1, metavar="N", help="profile it in N fresh processes, and average"
+    )
     command.add_argument("--step-s", type=float, metavar="S", help="scale all times so that a step takes S seconds")
     command.add_argument("--config-dir", type=Path, metavar="DIR", help="your own conf/, added to ours")
     command.add_argument("--json", action="store_true", help="one JSON object on standard output")

@@ -1,4 +1,4 @@
-"""What the launches of a study run on: this machine, virtual nodes of it, hosts over ssh, or an allocation of Slurm.
+"""What the launches of a study run on: this machine, virtual nodes of it, hosts over ssh, an allocation of Slurm, pods.
 Rates in 10**9 bit/s.
 
 `plan` asks `planned`, which starts nothing; the driver asks a Site, whose clusters come up when they are first needed.
@@ -23,16 +23,19 @@ from benches.allocation import Allocation
 from benches.control import LOOPBACK
 from benches.errors import UserError
 from benches.spec import Case, ClusterSpec, Study
-from launchers import hostcheck
+from launchers import hostcheck, kubernetes
 from launchers.hosts import parse_hosts, place
-from launchers.nodes import Nodes
+from launchers.nodes import Nodes, port
 from launchers.remote import CONNECT_S, Ssh, SshNodes
 from launchers.slurm import SlurmNodes, SlurmSpec
 from launchers.supervise import output
 from launchers.virtual import rate
 from launchers.virtual.cluster import FOLDER, Cluster, virtual_cluster
 from launchers.virtual.nodes import VirtualNodes
-from launchers.virtual.plan import Link, Plan, make_plan, prefix_of
+from launchers.virtual.plan import ADDRESSES, Link, Plan, make_plan
+
+OVER_SSH = ("hosts", "kubernetes")
+"""Kinds of cluster whose nodes are reached so."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Place:
     """None: this machine itself."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What its record says of the site, see `provenance.site` in results/README.md."""
+    names: tuple[str, ...] = ()
+    """What the nodes call themselves, by number: ranks that run elsewhere end the launch. Empty: not known."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,9 @@ def shapes(study: Study) -> dict[Shape, int]:
 
 
 def ssh_nodes(cluster: ClusterSpec, token: str) -> SshNodes:
-    """The hosts that hold the ranks. Raises UserError where they cannot."""
-    names = place(parse_hosts(cluster.hosts), cluster.nodes, cluster.ranks_per_node)
+    """The hosts or pods that hold the ranks. Raises UserError where they cannot."""
+    hosts = kubernetes.workers() if cluster.name == "kubernetes" else parse_hosts(cluster.hosts)
+    names = place(hosts, cluster.nodes, cluster.ranks_per_node)
     return SshNodes(names, token, Ssh(port=cluster.ssh_port, identity_file=cluster.identity_file), cluster.nic)
 
 
@@ -94,14 +100,33 @@ def planned(study: Study, case: Case, slurm: SlurmSpec | None = None) -> Place:
         names = tuple(f"node{number}" for number in range(case.cluster.nodes))
         cpus = slurm.cpus_per_node or case.cluster.ranks_per_node * case.cluster.threads_per_rank
         return Place(case.id, nodes=SlurmNodes(names, cpus, case.id, names[0], slurm, case.cluster.nic))
-    if case.cluster.name == "hosts":
+    if case.cluster.name == "kubernetes" and not kubernetes.inside():
+        pods = kubernetes.worker_names(study.name, case.cluster.nodes)
+        return Place(case.id, nodes=SshNodes(pods, case.id, nic=case.cluster.nic))
+    if case.cluster.name in OVER_SSH:
         return Place(case.id, nodes=ssh_nodes(case.cluster, case.id))
     if case.cluster.name != "virtual":
         return Place(case.id)
     found, shape = shapes(study), Shape.of(case.cluster)
     number = list(found).index(shape)
-    plan = make_plan(prefix_of(f"{study.name}\0{number}", 0, 0), number, found[shape], shape.link, shape.others)
+    plan = make_plan(f"CLUSTER{number}", number, found[shape], shape.link, shape.others)
     return Place(case.id, plan.driver, VirtualNodes(Cluster(plan, FOLDER / plan.prefix), case.cluster.nodes, case.id))
+
+
+def stand_ins(place: Place, text: str) -> dict[str, str]:
+    """What stands in the text of a planned command for something that is decided when the launch starts, and for what;
+    empty where the command runs as it stands."""
+    if not isinstance(place.nodes, VirtualNodes):
+        return {}
+    plan = place.nodes.cluster.plan
+    network = str(plan.network.network_address).rpartition(".")[0]
+    known = {
+        plan.prefix: "name of the cluster: rd and 8 hexadecimal digits, by study and driver",
+        f"{network}.": f"its network: the first of {ADDRESSES} that no other cluster has",
+        f":{port(place.token)}": "port at which the agents meet: by launch",
+        f"--rdzv-id={place.token}": "name of the launch: 16 random hexadecimal digits",
+    }
+    return {word: meaning for word, meaning in known.items() if word in text}
 
 
 class Site:
@@ -127,9 +152,11 @@ class Site:
         token = secrets.token_hex(8)
         if case.cluster.name == "virtual":
             return self._on_virtual(case.cluster, token)
-        if case.cluster.name == "hosts":
+        if case.cluster.name in OVER_SSH:
             nodes = ssh_nodes(case.cluster, token)
-            return Place(token, address_towards(nodes.hosts), nodes, self._of_hosts(case, nodes))
+            told = self._of_hosts(case, nodes)
+            names = tuple(str(one["name"]) for one in told["hosts"])
+            return Place(token, address_towards(nodes.hosts), nodes, told, names)
         if self._slurm is not None:
             return self._in_allocation(case, self._slurm, token)
         return Place(token)
@@ -144,14 +171,12 @@ class Site:
         part = Cluster(replace(cluster.plan, nodes=cluster.plan.nodes[: spec.nodes]), cluster.folder)
         if (shape, spec.nodes) not in self._facts:
             self._facts[shape, spec.nodes] = self._try_links(part)
-        return Place(token, cluster.plan.driver, VirtualNodes(part, spec.nodes, token), self._facts[shape, spec.nodes])
+        names = tuple(node.name for node in part.plan.nodes)
+        nodes = VirtualNodes(part, spec.nodes, token)
+        return Place(token, cluster.plan.driver, nodes, self._facts[shape, spec.nodes], names)
 
     def _try_links(self, cluster: Cluster) -> dict[str, Any]:
-        try:
-            carried = rate.measure(cluster)
-        except UserError:
-            # Where this machine was busy for a moment, the nodes came too late to their appointment.
-            carried = rate.measure(cluster)
+        carried = measured(cluster)
         if carried is not None and carried.short:
             self._tell(short_text(cluster.plan, carried))
         return facts(cluster.plan, carried)
@@ -171,7 +196,7 @@ class Site:
         key = (nodes.hosts, nodes.ssh, nodes.nic, case.python)
         if key not in self._facts:
             told = self._told(nodes.hosts, ask_all(nodes, case.python), nodes.nic, hostcheck.HOSTS)
-            self._facts[key] = {"kind": "hosts", "nic": nodes.nic, "hosts": told}
+            self._facts[key] = {"kind": case.cluster.name, "nic": nodes.nic, "hosts": told}
         return self._facts[key]
 
     def _told(
@@ -183,6 +208,21 @@ class Site:
             {"host": host, "name": one.name, "offset_s": one.offset_s, "free_gib": one.free_gib}
             for host, one in zip(hosts, answers, strict=True)
         ]
+
+
+def measured(cluster: Cluster) -> rate.Carried | None:
+    """What the links carry, the better of two tries where one does not do. Raises UserError.
+
+    This machine may have been busy for a moment, so that nodes came too late to their appointment, or links fell short.
+    """
+    try:
+        first = rate.measure(cluster)
+    except UserError:
+        return rate.measure(cluster)
+    if first is None or not first.short:
+        return first
+    second = rate.measure(cluster)
+    return first if second is None or min(second.gbps) < min(first.gbps) else second
 
 
 def facts(plan: Plan, carried: rate.Carried | None) -> dict[str, Any]:
@@ -214,7 +254,7 @@ def check(study: Study, results: Path) -> None:
             pass
     seen: set[object] = set()
     for case in largest_first(study):
-        if case.cluster.name == "hosts":
+        if case.cluster.name in OVER_SSH:
             nodes = ssh_nodes(case.cluster, case.id)
             if (nodes.ssh, nodes.nic, case.python) not in seen:
                 seen.add((nodes.ssh, nodes.nic, case.python))

@@ -12,7 +12,7 @@ from rich.text import Text
 from analysis import across, markdown, table, terminal
 from analysis import report as reports
 from analysis import summary as summaries
-from benches import allocation, preflight
+from benches import allocation, pods, preflight
 from benches.config import Resolved, compose
 from benches.driver import Driver, due
 from benches.errors import UserError
@@ -22,6 +22,7 @@ from benches.output import print_json
 from benches.publish import publish
 from benches.submit import submit_and_follow
 from benches.watch import Watch
+from launchers import kubernetes
 from launchers.lock import machine_lock
 from launchers.slurm import SlurmSpec
 from launchers.supervise import interrupts
@@ -33,6 +34,8 @@ DONE, FAILED, INTERRUPTED = 0, 1, 130
 def run_command(words: list[str], config_dir: Path | None, as_json: bool, console: Console) -> int:
     """Run what is missing of the study that `words` ask for, then show and write what was found."""
     resolved = compose(words, config_dir)
+    if resolved.kubernetes is not None and not kubernetes.inside():
+        return pods.apply(resolved, words, config_dir, as_json)
     # Before the folder is made, or a study that cannot run would be frozen under its name; a finished one needs none.
     if due(StudyFolder(resolved.results / resolved.study.name, resolved.study))[0]:
         if resolved.slurm is not None and not allocation.inside():

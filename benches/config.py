@@ -17,18 +17,31 @@ from omegaconf import DictConfig, OmegaConf
 from benches import allocation, grid, knobs, lint
 from benches.conffiles import UNREADABLE, Composed, Files, one_line
 from benches.errors import UserError
-from benches.explain import GROUPS, check, flatten, listed, refuse_chosen, show, takes_list
+from benches.explain import (
+    GROUPS,
+    check,
+    flatten,
+    is_number,
+    listed,
+    refuse_chosen,
+    show,
+    takes_list,
+    takes_text,
+)
 from benches.grid import Grid, Row
 from benches.machine import Machine
 from benches.overrides import Typed, parse
 from benches.resolve import ENGINES, case_of
 from benches.schedule import arrange
 from benches.spec import TRANSPORTS, Case, Contestant, Study, build, plain
+from launchers.kubernetes import KubernetesSpec
 from launchers.slurm import SlurmSpec
 
 BATCHES = ("data.per_rank_batch", "data.global_batch")
 START_UP_S = 10.0
 """Imports, joining and the gate of one launch with a spare core for each rank: about 6 to 12 s on the CPUs we have."""
+UNLIMITED = 2**16
+"""Cores of a pod without a limit, or with one in thousandths: what its node has is not known here."""
 MAPPINGS = ("contestants", "axes", "reference")
 DEFAULT_ENGINES = ("ddp", "horovod")
 """Contestants where a study names none. Each takes its transport by the device: gloo on the CPU, since every build of
@@ -45,6 +58,8 @@ class Resolved:
     warnings: list[str]
     slurm: SlurmSpec | None = None
     """What is asked of Slurm; null: another cluster."""
+    kubernetes: KubernetesSpec | None = None
+    """What is asked of Kubernetes; null: another cluster."""
 
 
 def compose(
@@ -60,19 +75,21 @@ def compose(
     files, typed = Files(config_dir), parse(arguments)
     check_typed(typed, files)
     base = files.compose(_single(typed.groups))
-    slurm = slurm_of(base, typed)
-    machine = machine or (allocation.node(slurm, shell) if slurm else Machine())
+    slurm, kubernetes = slurm_of(base, typed), kubernetes_of(base, typed)
+    machine = pod(kubernetes) if kubernetes else machine or (allocation.node(slurm, shell) if slurm else Machine())
     mappings = study_mappings(base.config, typed)
     found, rest = narrow(grid.read(mappings), typed)
     contestants = contestants_of(found, Rows(files, rest, machine), _setting("study.max_cases", base, rest))
     check_used(contestants, found, rest)
     check_allocation(contestants, slurm)
+    check_pods(contestants, kubernetes)
     study = study_of(contestants, flatten(mappings.get("reference"), ""), base, rest)
     lint.refuse(study)
     for contestant in contestants:
         knobs.refuse(shell, contestant.case.cluster.env)
     warnings = [*knobs.overridden(shell), *crowding(study, machine), *lonely(study)]
-    return Resolved(study, Path(_setting("results", base, rest)).expanduser().absolute(), warnings, slurm)
+    results = Path(_setting("results", base, rest)).expanduser().absolute()
+    return Resolved(study, results, warnings, slurm, kubernetes)
 
 
 def check_typed(typed: Typed, files: Files) -> None:
@@ -259,6 +276,35 @@ def check_allocation(contestants: list[Contestant], slurm: SlurmSpec | None) -> 
     kinds = {contestant.case.cluster.name for contestant in contestants}
     if "slurm" in kinds and (slurm is None or len(kinds) > 1):
         raise UserError("cluster=slurm: one allocation holds a whole study; choose it for all, by cluster=slurm itself")
+
+
+def kubernetes_of(base: Composed, typed: Typed) -> KubernetesSpec | None:
+    """What the study asks of Kubernetes; None on another cluster. Raises UserError."""
+    if base.config.cluster.name != "kubernetes":
+        return None
+    own = {key: value for key, value in typed.values.items() if key.startswith("cluster.kubernetes.")}
+    asked = merged(base.config, own)["cluster"]["kubernetes"]
+    for key, value in flatten(asked, "cluster.kubernetes").items():
+        check(key, value)
+    # A quantity such as 16 is text.
+    texts = {key: show(value) if is_number(value) and takes_text(f"cluster.kubernetes.{key}") else value
+             for key, value in asked.items()}  # fmt: skip
+    return build(KubernetesSpec, texts)
+
+
+def pod(asked: KubernetesSpec) -> Machine:
+    """A worker, for which the study is composed wherever that is done."""
+    cores = int(float(asked.cpus)) if asked.cpus and asked.cpus[-1].isdigit() else UNLIMITED
+    return Machine(cores=cores, gpus=lambda _: asked.gpus)
+
+
+def check_pods(contestants: list[Contestant], asked: KubernetesSpec | None) -> None:
+    """Raise UserError where a part of the study alone is to run in pods: one set of them holds the whole study."""
+    kinds = {contestant.case.cluster.name for contestant in contestants}
+    if "kubernetes" in kinds and (asked is None or len(kinds) > 1):
+        raise UserError(
+            "cluster=kubernetes: one set of pods holds a whole study; choose it for all, by that word itself"
+        )
 
 
 def crowding(study: Study, machine: Machine) -> list[str]:

@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from benches.errors import UserError
 from benches.spec import Case, Count, Device, EngineName, Study, StudyName, TransportName
+from launchers.kubernetes import KubernetesSpec
 from launchers.slurm import SlurmSpec
 
 Tree = dict[str, Any]
@@ -48,7 +49,7 @@ def keys() -> Tree:
     """All keys of the configuration."""
     tree = _fields(Case)
     # Of the study as a whole, as `results` is: no Case holds it.
-    tree["cluster"]["slurm"] = _fields(SlurmSpec)
+    tree["cluster"] |= {"slurm": _fields(SlurmSpec), "kubernetes": _fields(KubernetesSpec)}
     tree["study"] = {**_fields(Study), "contestants": dict[str, Any], "axes": dict[str, Any]}
     for key, hint in WIDER.items():
         *parents, name = key.split(".")

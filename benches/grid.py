@@ -19,6 +19,8 @@ from benches.overrides import Delete
 Sweep = dict[str, list[Any]]
 """Values of each dotted key."""
 
+PODS = "cluster.kubernetes"
+"""Keys below it say what is asked of Kubernetes, once for all launches."""
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\Z")
 ALLOCATION = "cluster.slurm"
 """Keys below it say what is asked of Slurm, once for all launches."""
@@ -103,7 +105,8 @@ def check_sweep(key: str, values: list[Any], shown: str) -> list[Any]:
     """These values as `key` takes them. Raises UserError; `shown` is the key as the user can reach it."""
     if not values:
         raise UserError(f"{shown}=[]: an empty sweep leaves nothing to run; name a value, or delete it: ~{shown}")
-    if key == "experiment" or key.split(".")[0] in ("study", "results") or key.startswith(f"{ALLOCATION}."):
+    own = key == "experiment" or key.split(".")[0] in ("study", "results")
+    if own or key.startswith((f"{ALLOCATION}.", f"{PODS}.")):
         raise UserError(f"{shown}={show(values)}: belongs to the study as a whole and cannot vary in it")
     for index, value in enumerate(values):
         if any(_same(value, other) for other in values[:index]):

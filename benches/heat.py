@@ -22,6 +22,7 @@ from benches.control import CONTROL, PING_S, Control, Event
 from benches.ending import failed_header, failed_rank, lost_rank
 from benches.schedule import Turn
 from benches.spec import Case
+from benches.topology import misplaced
 from launchers.spec import Command
 from launchers.supervise import POLL_S, Launch, Outcome, StopFlag
 
@@ -71,7 +72,7 @@ class Entry:
             command,
             log=out / "logs" / "launcher.log",
             limit_s=turn.case.limit_s,
-            check=lambda: self._lost() or failed_rank(out),
+            check=lambda: self._misplaced() or self._lost() or failed_rank(out),
             token=self.name,
         )
         self.launch.start()
@@ -147,12 +148,17 @@ class Entry:
         phase = None if self.lost is None else self.said[self.lost].get("phase")
         return lost_rank(self.out, self.lost, phase, self._lost_at)
 
+    def _misplaced(self) -> str | None:
+        nodes = [one.get("node") for one in self.said]
+        return misplaced(nodes, self.turn.case.cluster.ranks_per_node, self.place.names) if self.place.names else None
+
     def header(self, stop: StopFlag) -> record.Header:
         """The record of the launch, which has ended; written here where its ranks left none."""
         (self.out / CONTROL).unlink(missing_ok=True)
         if not (self.out / record.HEADER).exists() and not record.adopt_draft(self.out, UNTRACED):
             phase, ended = self.said[0].get("phase"), self._outcome(stop)
-            failed = failed_header(self.turn, self.out, self.command, self.started, ended, phase, self._lost())
+            cause = self._misplaced() or self._lost()
+            failed = failed_header(self.turn, self.out, self.command, self.started, ended, phase, cause)
             record.write(self.out, failed, None)
         return record.read(self.out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benches import allocation, clusters, submit
+from benches import allocation, clusters, pods, submit
 from benches.config import START_UP_S, Resolved, compose
 from benches.driver import command_for
 from benches.folder import StudyFolder, write_cases
 from benches.output import print_json
 from benches.schedule import Turn, turns
 from benches.spec import Study
+from launchers import kubernetes
 from launchers.choose import launcher
 from launchers.slurm import SlurmSpec
 from launchers.spec import Command
@@ -32,6 +34,9 @@ class Planned:
     launcher: str
     command: Command
     launches: int
+    stand_ins: dict[str, str]
+    """What in the command is decided only when the launch starts, and what it will then be; empty: it runs as it
+    stands."""
 
     def plain(self) -> dict[str, Any]:
         case = self.turn.case
@@ -45,6 +50,7 @@ class Planned:
             "launcher": self.launcher,
             "launches": self.launches,
             "command": self.command.text(),
+            "stand_ins": self.stand_ins,
         }
 
 
@@ -56,11 +62,14 @@ def plan_command(words: list[str], config_dir: Path | None, as_json: bool) -> in
     planned = list(plan(resolved.study, folder, Tools(), resolved.slurm))
     submitted = resolved.slurm is not None and not allocation.inside()
     script = submit.script(resolved, words, config_dir, as_json=False) if submitted else None
+    outside = resolved.kubernetes is not None and not kubernetes.inside()
+    written = pods.write(resolved, words, config_dir, folder.path / "kubernetes") if outside else []
     if as_json:
-        content = {"warnings": resolved.warnings, "script": script, "cases": [one.plain() for one in planned]}
-        print_json({**budget(resolved.study), **content})
+        content = {"warnings": resolved.warnings, "script": script, "manifests": list(map(str, written))}
+        print_json({**budget(resolved.study), **content, "cases": [one.plain() for one in planned]})
     else:
         show(resolved, planned, script, Console())
+        _show_manifests(written)
     return 0
 
 
@@ -68,9 +77,10 @@ def plan(study: Study, folder: StudyFolder, tools: Tools, slurm: SlurmSpec | Non
     """Each case once, in the order of its first launch. slurm: what is asked of it."""
     for turn in turns(study, [0]):
         out = folder.launch(turn.contestant, 0)
-        nodes = clusters.planned(study, turn.case, slurm).nodes
-        command = command_for(turn, folder.case_file(turn.case), out, study.rounds, tools, nodes)
-        yield Planned(turn, launcher(turn.case), command, study.launches)
+        place = clusters.planned(study, turn.case, slurm)
+        command = command_for(turn, folder.case_file(turn.case), out, study.rounds, tools, place.nodes)
+        later = clusters.stand_ins(place, command.text())
+        yield Planned(turn, launcher(turn.case), command, study.launches, later)
 
 
 def budget(study: Study) -> dict[str, Any]:
@@ -109,10 +119,31 @@ def show(resolved: Resolved, planned: list[Planned], script: str | None, console
         console.print("\nThe script that `run` gives to sbatch:\n")
         print(script)
     console.print("\nThe commands, as a shell takes them; each writes its record into the folder after --out:\n")
-    if any(one.turn.case.cluster.name == "virtual" for one in planned):
-        console.print("(`run` brings the virtual nodes up, under other names than here.)\n", highlight=False)
+    _show_stand_ins(planned)
     if resolved.slurm is not None:
         console.print("(In an allocation, where nodes have other names than here.)\n", highlight=False)
     for one in planned:
         print(f"# {one.turn.contestant.name}, {one.turn.case.model.name}, {one.turn.case.cluster.world_size} ranks")
         print(one.command.text(), end="\n\n")
+
+
+def _show_manifests(written: list[Path]) -> None:
+    """Say where the manifests are and what takes them."""
+    if not written:
+        return
+    print("The commands above are the launcher pod's. The manifest of the whole study, and those of single launches:\n")
+    for path in written:
+        print(f"kubectl apply -f {shlex.quote(str(path))}")
+
+
+def _show_stand_ins(planned: list[Planned]) -> None:
+    """Say what in the commands is decided only at the start; such a command does not run as it stands."""
+    # What is decided for each launch has another word in each command; one tells enough.
+    later = {meaning: word for one in reversed(planned) for word, meaning in reversed(one.stand_ins.items())}
+    if not later:
+        return
+    print("# Virtual nodes are there only while `run` is: these commands do not run by hand. Decided at the start, and")
+    print("# then to be read in command.sh beside each record:")
+    for meaning, word in reversed(later.items()):
+        print(f"#   {word}  {meaning}")
+    print()

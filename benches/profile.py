@@ -1,7 +1,9 @@
 """`ringduel profile model=…`: time a real model layer by layer and write an emulated one. Seconds throughout.
 
 Hooks mark the end of each module's forward pass and the moment at which each gradient is there; a layer's time is that
-since the mark before. What comes without a mark of its own (activations, the loss) counts for the next.
+since the mark before. What comes without a mark of its own (activations, the loss) counts for the next. Layers share
+the time of a step as the medians of their times do; the step itself takes the mean, as in a timed block, which has slow
+steps too. Processes of one model differ by a few per cent (where their memory lies), so `--runs` profiles several.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,16 +25,19 @@ from torch import nn
 from benches.doctor import first_case
 from benches.errors import UserError
 from benches.host import cpu_name
-from benches.loop import Clock, DeviceClock, HostClock
+from benches.loop import Clock, make_clock, without_collections
 from benches.output import print_json
-from benches.spec import Case, plain
+from benches.spec import Case, build, plain
 from benches.workloads.data import make_batches
 from benches.workloads.emulated import Layer, Profile
 from benches.workloads.train import Workload, bare_model, make_optimizer, set_numerics
+from launchers.supervise import output
 
 WARM_UP_STEPS, STEPS = 3, 10
 FORWARD, BACKWARD, REST, UPDATE = range(4)
 """What ends at a mark."""
+RUN_LIMIT_S = 600.0
+"""For one process of several."""
 
 
 @dataclass
@@ -64,7 +71,13 @@ def profile_command(words: list[str], options: argparse.Namespace) -> int:
     """Profile the model that `words` name; write it to `options.out`, or print it."""
     from benches.cli import DONE
 
-    profile = scaled(measure(first_case(words, options.config_dir)), options.step_s)
+    if options.runs < 1:
+        raise UserError(f"--runs {options.runs}: takes 1 or more")
+    if options.runs > 1:
+        found = merged([measure_apart(words, options.config_dir) for _ in range(options.runs)])
+    else:
+        found = measure(first_case(words, options.config_dir))
+    profile = scaled(found, options.step_s)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(text_of(profile))
@@ -75,6 +88,40 @@ def profile_command(words: list[str], options: argparse.Namespace) -> int:
     return DONE
 
 
+def measure_apart(words: list[str], config_dir: Path | None) -> Profile:
+    """The same in a fresh process. Raises UserError."""
+    own = ["--config-dir", str(config_dir)] if config_dir else []
+    code, text = output([sys.executable, "-m", "benches", "profile", "--json", *own, *words], limit_s=RUN_LIMIT_S)
+    lines = text.strip().splitlines() or ["no answer"]
+    if code != 0:
+        raise UserError(lines[-1].removeprefix("ringduel: "))
+    found: Profile = build(Profile, json.loads(text[text.index("{") :])["profile"])
+    return found
+
+
+def merged(profiles: Sequence[Profile]) -> Profile:
+    """One profile of several of a model: its step takes the mean of theirs, shared out by the layers' medians."""
+    layers = tuple(
+        msgspec.structs.replace(
+            same[0],
+            forward_s=statistics.median(layer.forward_s for layer in same),
+            backward_s=statistics.median(layer.backward_s for layer in same),
+        )
+        for same in zip(*(profile.layers for profile in profiles), strict=True)
+    )
+    update_s = statistics.median(profile.update_s for profile in profiles)
+    measured_s = statistics.fmean(profile.measured_step_s for profile in profiles)
+    found = msgspec.structs.replace(
+        profiles[0],
+        steps=sum(profile.steps for profile in profiles),
+        measured_step_s=measured_s,
+        step_s=_sum(layers) + update_s,
+        update_s=update_s,
+        layers=layers,
+    )
+    return _times(found, measured_s / found.step_s)
+
+
 def measure(case: Case, steps: int = STEPS) -> Profile:
     """Run the case's bare model in this process, on its device. Raises UserError where no gradient comes."""
     set_numerics(case)
@@ -83,11 +130,12 @@ def measure(case: Case, steps: int = STEPS) -> Profile:
     optimizer = make_optimizer(list(model.parameters()), case.optimizer)
     batches = make_batches(case, 0, 1, device)
     owners = {name: module for name, module in model.named_modules() if list(module.parameters(recurse=False))}
-    marks = Marks(HostClock() if device.type == "cpu" else DeviceClock())
+    marks = Marks(make_clock(device))
     seen: list[dict[tuple[int, int], float]] = []
-    with hooked(model, list(owners.values()), marks):
+    # As in a timed block: batches lie ready, and no garbage is collected.
+    batches.prepare(0, WARM_UP_STEPS + steps)
+    with hooked(model, list(owners.values()), marks), without_collections():
         for step in range(WARM_UP_STEPS + steps):
-            batches.prepare(step, 1)
             marks.begin(8 * len(list(model.modules())) + 2 * len(list(model.parameters())) + 8)
             optimizer.zero_grad(set_to_none=True)
             marks.note(UPDATE)
@@ -156,7 +204,7 @@ def _profile(
     if not ready:
         raise UserError(f"model={case.model.name}: no gradient came, so there is nothing to emulate")
     names, modules = list(owners), list(owners.values())
-    step_s = statistics.median(sum(step.values()) for step in seen)
+    step_s = statistics.fmean(sum(step.values()) for step in seen)
 
     def median(*keys: tuple[int, int]) -> float:
         return statistics.median(sum(step.get(key, 0.0) for key in keys) for step in seen)
@@ -188,7 +236,7 @@ def _profile(
         bytes_per_element=4,
         layers=tuple(layers),
     )
-    # Medians of parts do not add up to the median of the whole.
+    # Medians of parts do not add up to the mean of the whole.
     return _times(profile, step_s / profile.step_s)
 
 
@@ -198,7 +246,7 @@ def _own_sizes(module: nn.Module, met: set[int]) -> tuple[int, ...]:
     return tuple(p.numel() for p in own)
 
 
-def _sum(layers: list[Layer]) -> float:
+def _sum(layers: Sequence[Layer]) -> float:
     return sum(layer.forward_s + layer.backward_s for layer in layers)
 
 

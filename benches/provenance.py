@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import torch
 
+from benches import rankenv, wiring
 from benches.host import cpu_name
 from benches.scrub import SECRET_WORDS
 from benches.spec import Case
@@ -26,10 +27,13 @@ def of_rank() -> dict[str, Any]:
     """What may differ from rank to rank."""
     return {
         "host": socket.gethostname(),
+        "node": rankenv.node(),
+        "local_rank": rankenv.local_rank(),
         "pid": os.getpid(),
         "cpus_allowed": sorted(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
         "environment": environment(),
+        **wiring.of_rank(),
     }
 
 

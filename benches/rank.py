@@ -21,7 +21,7 @@ import psutil
 import pyarrow as pa
 import torch
 
-from benches import engines, parity, provenance, rankenv, record
+from benches import engines, parity, provenance, rankenv, record, topology
 from benches.engines.base import Trainer
 from benches.errors import UserError
 from benches.host import cpu_name
@@ -83,6 +83,7 @@ class Launch:
     def _run(self) -> int:
         case, engine = self.case, self.engine
         self._phase("setup")
+        self._check_topology()
         workload = Workload(case, engine.device)
         trainer, twin = self._prepare()
         self._phase("parity")
@@ -104,6 +105,12 @@ class Launch:
         self._write(trainer, verdict, timer, "ok")
         self._phase("done")
         return 0
+
+    def _check_topology(self) -> None:
+        """Raise UserError where a rank is not on the node that the case gives it. Collective."""
+        fault = topology.misplaced(self.engine.gather_json(rankenv.node()), self.case.cluster.ranks_per_node)
+        if fault:
+            raise UserError(f"cluster.nodes={self.case.cluster.nodes}: {fault}")
 
     def _prepare(self) -> tuple[Trainer, torch.nn.Module]:
         """The model under the engine, and a bare twin of it for the gate."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 
 # torchrun, horovodrun, Open MPI, MPICH and Intel MPI, PMIx, Slurm; the first that is set counts. torchrun stands first
@@ -25,6 +26,11 @@ def rank(env: Mapping[str, str] = os.environ) -> int:
 def local_rank(env: Mapping[str, str] = os.environ) -> int:
     """Rank among the processes of this node; 0 outside every launcher."""
     return _first(LOCAL_RANK, env)
+
+
+def node(env: Mapping[str, str] = os.environ) -> str:
+    """Name of this node: Slurm's, which may run several on one machine, else the host's."""
+    return env.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def _first(names: tuple[str, ...], env: Mapping[str, str]) -> int:

@@ -14,19 +14,25 @@ from benches import rules
 from benches.errors import UserError
 from benches.explain import check, flatten, listed, show
 from benches.machine import Machine
-from benches.spec import TRANSPORTS, Case, build
+from benches.spec import EMULATED, TRANSPORTS, Case, build
 from launchers.hosts import parse_hosts, place
 
 ENGINES = ("ddp", "horovod")
 """Engines with settings of their own."""
 MISSING = "???"
 LINKS, SSH = ("link_gbps", "link_latency_ms", "slow_node"), ("hosts", "nic", "ssh_port", "identity_file")
-NO_SLURM = {"slurm": "asks nothing of Slurm"}
+NONE_ASKED = {"slurm": "asks nothing of Slurm", "kubernetes": "asks nothing of Kubernetes"}
+NO_SLURM, NO_PODS = ({key: NONE_ASKED[key]} for key in ("slurm", "kubernetes"))
 UNUSED = {
-    "local": dict.fromkeys(LINKS, "shapes no link") | dict.fromkeys(SSH, "is this machine") | NO_SLURM,
-    "virtual": dict.fromkeys(SSH, "makes its own nodes") | NO_SLURM,
-    "hosts": dict.fromkeys(LINKS, "shapes no link") | NO_SLURM,
-    "slurm": dict.fromkeys(LINKS, "shapes no link") | {key: "has Slurm's nodes" for key in SSH if key != "nic"},
+    "local": dict.fromkeys(LINKS, "shapes no link") | dict.fromkeys(SSH, "is this machine") | NONE_ASKED,
+    "virtual": dict.fromkeys(SSH, "makes its own nodes") | NONE_ASKED,
+    "hosts": dict.fromkeys(LINKS, "shapes no link") | NONE_ASKED,
+    "slurm": dict.fromkeys(LINKS, "shapes no link")
+    | {key: "has Slurm's nodes" for key in SSH if key != "nic"}
+    | NO_PODS,
+    "kubernetes": dict.fromkeys(LINKS, "shapes no link")
+    | {key: "has pods as nodes" for key in SSH if key != "nic"}
+    | NO_SLURM,
 }
 """By kind of cluster the keys that mean nothing there, and why."""
 
@@ -77,6 +83,8 @@ def device_of(content: dict[str, Any], machine: Machine) -> str:
         why = "torch sees no GPU here; choices: auto, cpu"
         if content["cluster"]["name"] == "slurm":
             why = "cluster.slurm.gres asks for no GPU; set it, such as gpu:8, or take device=cpu"
+        if content["cluster"]["name"] == "kubernetes":
+            why = "cluster.kubernetes.gpus=0 asks for no GPU; raise it, or take device=cpu"
         raise UserError(f"device=cuda: {why}")
     return "cuda" if found else "cpu"
 
@@ -100,7 +108,7 @@ def cluster_of(content: dict[str, Any], case: dict[str, Any], machine: Machine) 
     """The cluster with its ranks counted and MPI's polling decided. Raises UserError where it has no room."""
     cluster = dict(content["cluster"])
     _refuse_unused(cluster)
-    del cluster["slurm"]
+    del cluster["slurm"], cluster["kubernetes"]
     cluster["slow_node"] = dict(_slow_nodes(cluster["slow_node"]))
     gpus = machine.gpus(content["python"]) if case["device"] == "cuda" else 0
     if cluster["name"] == "hosts":
@@ -131,6 +139,11 @@ def data_of(content: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
     if (whole is None) == (part is None):
         raise UserError(f"data.per_rank_batch={show(part)} and data.global_batch={show(whole)}: give exactly one")
     if whole is not None:
+        if content["model"]["factory"] == EMULATED:
+            raise UserError(
+                f"data.global_batch={whole}: an emulated model sleeps as long whatever the batch, a share as long as "
+                "the whole; give data.per_rank_batch"
+            )
         world = world_size(cluster)
         if whole % (world * passes):
             by_passes = f" x accumulation_steps={passes}" if passes > 1 else ""
@@ -163,7 +176,7 @@ def _refuse_unused(cluster: dict[str, Any]) -> None:
     for key, why in UNUSED.get(kind, {}).items():
         value = cluster[key]
         if value not in (None, {}, []):
-            empty = {"hosts": "[]", "slow_node": "{}", "slurm": "{}"}.get(key, "null")
+            empty = {"hosts": "[]", "slow_node": "{}", "slurm": "{}", "kubernetes": "{}"}.get(key, "null")
             raise UserError(f"cluster.{key}={show(value)}: cluster={kind} {why}; takes {empty}")
 
 

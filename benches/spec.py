@@ -51,6 +51,9 @@ TRANSPORTS: dict[str, tuple[str, ...]] = {
     "horovod": ("gloo", "mpi", "nccl"),
 }
 
+EMULATED = "benches.workloads.emulated:emulated"
+"""Factory of models whose layers sleep."""
+
 
 class Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A value: it cannot change. `build` checks types, bounds and unknown keys; the constructor does not."""
@@ -75,6 +78,11 @@ class ModelSpec(Frozen, frozen=True, kw_only=True):
     """The unit of throughput: image, sequence, token."""
     samples_per_item: Count = 1
     """Units of throughput in one item of the batch (tokens in a sequence); 1 for images."""
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its layers sleep instead of computing."""
+        return self.factory == EMULATED
 
 
 class DataSpec(Frozen, frozen=True, kw_only=True):

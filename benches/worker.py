@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def _work(options: argparse.Namespace, link: Link) -> int:
-    link.say(phase="setup")
+    link.say(phase="setup", node=rankenv.node())
     if link.supervised:
         _log_to(options.out / "logs" / f"rank{rankenv.rank()}.log")
     from benches import rank

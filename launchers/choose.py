@@ -26,7 +26,7 @@ LAUNCHERS = {
 }
 """By cell, the launcher that can start it: it alone gives the ranks what that engine joins with."""
 
-CLUSTERS = ("local", "virtual", "hosts", "slurm")
+CLUSTERS = ("local", "virtual", "hosts", "slurm", "kubernetes")
 """Kinds of cluster that they serve."""
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -1,4 +1,5 @@
-"""Manifests for Kubernetes: an MPIJob in whose pods a whole study runs, and a TrainJob for DDP alone. Pure values.
+"""Manifests for Kubernetes: an MPIJob in whose pods a whole study runs, and a TrainJob for DDP alone. Pure values, but
+for what a pod reads of itself.
 
 `kubectl apply -f` takes the text. Valid against the CRDs of kubeflow's MPI operator (v2beta1) and trainer (v1alpha1).
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
@@ -15,6 +17,7 @@ from msgspec import Meta, field
 
 from benches.errors import UserError
 from benches.spec import Frozen, Whole
+from launchers.hosts import Host, parse_hostfile
 from launchers.spec import LaunchSpec
 
 Text = Annotated[str, Meta(min_length=1)]
@@ -23,10 +26,14 @@ Quantity = Annotated[
 ]
 Object = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?\Z", max_length=253)]
 
-HOSTFILE = "/etc/mpi/hostfile"
-"""Where the MPI operator says which workers there are; `launchers.hosts.parse_hostfile` reads it."""
+Amount = Annotated[str, Meta(pattern=r"^[^:\s]+:[0-9]+\Z", description="such as rdma/hca:1")]
+Label = Annotated[str, Meta(pattern=r"^[^:\s]+:[^:\s]*\Z", description="such as zone:a")]
+
+HOSTFILE = Path("/etc/mpi/hostfile")
+"""Where the MPI operator says in the launcher pod which workers there are."""
 RESULTS = "/results"
 GPU = "nvidia.com/gpu"
+WRITE_AND_START = 'printf %s "$1" >"$2" && shift 2 && cd -- "$0" && exec "$@"'
 LONGEST_NAME = 40
 """A pod's host name has at most 63 characters, the operator's `-launcher-xxxxx` among them."""
 
@@ -43,16 +50,17 @@ class KubernetesSpec(Frozen, frozen=True, kw_only=True):
     memory: Quantity | None = None
     gpus: Whole = 0
     """GPUs of each worker."""
-    rdma: dict[str, Whole] = field(default_factory=dict)
-    """Devices of each worker by resource name, such as {rdma/hca: 1}; then it may lock memory (IPC_LOCK)."""
+    rdma: Annotated[tuple[Amount, ...], Meta(description="a list such as [rdma/hca:1]")] = ()
+    """Devices of each worker, resource name and count; then it may lock memory (IPC_LOCK). A list, for the names of
+    resources and labels have dots, which keys cannot have."""
     shared_memory: Quantity | None = "8Gi"
     """Size of /dev/shm; null: the runtime's 64 MiB, on which NCCL and loaders fail."""
     results_claim: Object | None = None
-    """PersistentVolumeClaim, shared by all pods, that holds the results; null: they end with the pods."""
+    """PersistentVolumeClaim, shared by all pods, that holds the results; null: a TrainJob's end with its pods."""
     secrets: dict[str, Annotated[str, Meta(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+\Z")]] = field(default_factory=dict)
     """Variables from secrets by reference: {HF_TOKEN: my-secret/token}."""
-    pull_secrets: tuple[Object, ...] = ()
-    node_selector: dict[str, str] = field(default_factory=dict)
+    pull_secrets: Annotated[tuple[Object, ...], Meta(description="a list of names")] = ()
+    node_selector: Annotated[tuple[Label, ...], Meta(description="a list such as [zone:a]")] = ()
     """Labels that the nodes must have."""
     runtime: Object = "torch-distributed"
     """TrainJob only: the ClusterTrainingRuntime."""
@@ -82,8 +90,11 @@ def mpi_job(asked: KubernetesSpec, study: str, spec: LaunchSpec, driver: Sequenc
     return _dump("kubeflow.org/v2beta1", "MPIJob", asked, study, content)
 
 
-def train_job(asked: KubernetesSpec, study: str, spec: LaunchSpec) -> str:
-    """The manifest of one launch of DDP: the trainer gives torchrun the nodes and the rendezvous. Raises UserError."""
+def train_job(asked: KubernetesSpec, study: str, spec: LaunchSpec, case_file: str, case_text: str) -> str:
+    """The manifest of one launch of DDP: the trainer gives torchrun the nodes and the rendezvous.
+
+    Each node first writes `case_text` into `case_file`, a path of its own. Raises UserError.
+    """
     words = (
         *("torchrun", f"--nproc-per-node={spec.ranks_per_node}", "--max-restarts=0", "--no-python"),
         *spec.words,
@@ -97,7 +108,7 @@ def train_job(asked: KubernetesSpec, study: str, spec: LaunchSpec) -> str:
         "runtimeRef": {"name": asked.runtime},
         "trainer": {
             "image": _image(asked),
-            "command": ["sh", "-c", 'cd -- "$0" && exec "$@"', *_words((spec.cwd, *words))],
+            "command": ["sh", "-c", WRITE_AND_START, *_words((spec.cwd, case_text, case_file, *words))],
             "env": _env(asked, spec.env),
             "numNodes": spec.nodes,
             "numProcPerNode": spec.ranks_per_node,
@@ -111,6 +122,24 @@ def train_job(asked: KubernetesSpec, study: str, spec: LaunchSpec) -> str:
         ],
     }
     return _dump("trainer.kubeflow.org/v1alpha1", "TrainJob", asked, study, content)
+
+
+def worker_names(study: str, nodes: int) -> tuple[str, ...]:
+    """Pods that the operator makes of the workers, by number."""
+    return tuple(f"{object_name(study)}-worker-{number}" for number in range(nodes))
+
+
+def inside() -> bool:
+    """Whether this is the launcher pod."""
+    return HOSTFILE.exists()
+
+
+def workers() -> tuple[Host, ...]:
+    """The workers, as the launcher pod sees them. Raises UserError elsewhere."""
+    try:
+        return parse_hostfile(HOSTFILE.read_text())
+    except OSError as error:
+        raise UserError(f"cluster=kubernetes: {HOSTFILE}: {error.strerror}; ranks start in the launcher pod") from error
 
 
 def object_name(study: str) -> str:
@@ -143,6 +172,11 @@ def _container(asked: KubernetesSpec, name: str, env: Mapping[str, str], *, devi
     }
 
 
+def _pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and values of `NAME:VALUE`."""
+    return [(name, value) for name, _, value in (text.partition(":") for text in texts)]
+
+
 def _image(asked: KubernetesSpec) -> str:
     if asked.image is None:
         raise UserError(
@@ -172,7 +206,7 @@ def _resources(asked: KubernetesSpec, key: str, *, devices: bool = True) -> dict
     """Requests equal limits: a pod that is throttled or evicted in between would spoil the clock."""
     wanted: dict[str, str | int | None] = {"cpu": asked.cpus, "memory": asked.memory}
     if devices:
-        wanted |= {GPU: asked.gpus, **asked.rdma}
+        wanted |= {GPU: asked.gpus, **{name: int(count) for name, count in _pairs(asked.rdma)}}
     quantities = {name: str(value) for name, value in wanted.items() if value}
     return {key: {"requests": quantities, "limits": dict(quantities)}} if quantities else {}
 
@@ -199,7 +233,7 @@ def _placement(asked: KubernetesSpec) -> dict[str, Any]:
         volumes.append({"name": "results", "persistentVolumeClaim": {"claimName": asked.results_claim}})
     entries = {
         "volumes": volumes,
-        "nodeSelector": dict(asked.node_selector),
+        "nodeSelector": dict(_pairs(asked.node_selector)),
         "imagePullSecrets": [{"name": name} for name in asked.pull_secrets],
     }
     return {key: value for key, value in entries.items() if value}

@@ -52,9 +52,9 @@ class Profile(Frozen, frozen=True, kw_only=True):
     threads: Count
     """Of torch, where it ran on a CPU."""
     steps: Count
-    """Times are medians over so many."""
+    """Layers share a step's time as the medians of their own over so many steps do."""
     measured_step_s: Positive
-    """Time of a whole step there, update included."""
+    """Mean time of a whole step there, update included."""
     step_s: Positive
     """What the times below add up to: equal to `measured_step_s`, or what they were scaled to."""
     update_s: NotNegative

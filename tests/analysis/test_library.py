@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,9 +14,10 @@ import pandas as pd
 import pytest
 from planted import PASSED, Plant, make_case, plant, smoke
 
-from analysis import charts, library, summary, table
+from analysis import charts, content, library, markdown, summary, table
 from analysis.estimate import Estimate
 from benches.errors import UserError
+from benches.spec import Case, build
 
 Make = Callable[..., Path]
 DDP = {"engine": "ddp", "transport": "gloo"}
@@ -164,3 +166,62 @@ def test_virtual_nodes_are_never_ranked_with_real_ones(study_folder: Make) -> No
     figure = charts.matrix(library.scaling(blocks))
     assert len(figure.axes) == 2
     assert "[virtual]" in figure.axes[1].texts[0].get_text()
+
+
+def bound(folder: Path, where: Callable[[Case], bool]) -> Path:
+    """The study with every launch of these cases on links that carried less than asked."""
+    for path in folder.rglob("record.json"):
+        header = json.loads(path.read_text())
+        if where(build(Case, header["case"])):
+            header["provenance"]["site"] = {"kind": "virtual", "short": [0]}
+            path.write_text(json.dumps(header))
+    return folder
+
+
+def test_host_bound_points_are_left_out_of_the_laws_and_the_report_says_which(study_folder: Make) -> None:
+    plants = [one for one in weak((1, 2, 4, 8, 16)) if one.case.engine == "ddp"]
+    slow = [replace(one, step_s=3 * one.step_s) if one.case.cluster.world_size == 16 else one for one in plants]
+    folder = bound(study_folder(slow, launches=2), lambda case: case.cluster.world_size == 16)
+    scaled = library.scaling(library.load(folder))
+    for _, row in library.laws(scaled).iterrows():
+        assert (row["sizes"], row["left_out"]) == ([1, 2, 4, 8], [16])
+        # Step time grows by 2 % a rank, which is Amdahl's law with just that serial share.
+        assert row["sigma"].value == pytest.approx(0.02, rel=0.1)
+        assert "host-bound" not in row["marks"]
+    text = markdown.render(content.build(summary.reduce(table.read(folder))))
+    assert "left out of the fits, being host-bound: resnet18_64, ddp/gloo at 16 ranks" in text
+
+
+def test_a_family_that_is_host_bound_throughout_has_no_law(study_folder: Make) -> None:
+    folder = bound(study_folder(weak()[1:], launches=2), lambda _: True)
+    found = library.laws(library.scaling(library.load(folder)))
+    assert list(found["refused"]) == [
+        f"0 world sizes; {least} are the least for {least - 1} unknowns" for least in (3, 4)
+    ]
+    assert list(found["left_out"]) == [[1, 2, 4, 8]] * 2
+
+
+def test_links_of_another_rate_are_another_curve(study_folder: Make) -> None:
+    plants = []
+    for gbps in (1.0, 10.0):
+        for nodes in (1, 2, 4, 8):
+            case = make_case("ddp", "gloo", 1, cluster="virtual")
+            cluster = msgspec.structs.replace(case.cluster, nodes=nodes, link_gbps=gbps)
+            step = 0.1 * (1 + (0.2 if gbps == 1.0 else 0.02) * (nodes - 1))
+            point = {"cluster.link_gbps": gbps, "cluster.nodes": nodes}
+            plants.append(Plant(msgspec.structs.replace(case, cluster=cluster), step, point=point, launch_sd=0))
+    found = library.laws(library.scaling(library.load(study_folder(plants, launches=2))))
+    amdahl = found[found["law"] == "amdahl"]
+    assert list(amdahl["point"]) == ["cluster.link_gbps=1.0", "cluster.link_gbps=10.0"]
+    assert [one.value for one in amdahl["sigma"]] == pytest.approx([0.2, 0.02], rel=0.1)
+
+
+def test_a_host_bound_curve_has_no_alpha_and_beta(study_folder: Make) -> None:
+    curves = pd.DataFrame({"bytes": [2**k for k in range(10, 20)]}).assign(
+        seconds=lambda frame: 1e-5 + 1e-9 * frame["bytes"],
+        **{"study": "s", "model": "m", "name": "n", "cell": "ddp/gloo", "world_size": 2, "copy": 0, "marks": "virtual"},
+    )
+    (fitted,) = library.allreduce_fit(curves)["refused"]
+    assert fitted == ""
+    (refused,) = library.allreduce_fit(curves.assign(marks="virtual host-bound"))["refused"]
+    assert refused == "host-bound, so left out"

@@ -20,6 +20,7 @@ from benches.folder import StudyFolder
 from benches.plan import plan
 from benches.spec import Case, Study
 from launchers.hostcheck import Answer
+from launchers.nodes import port
 from launchers.remote import Ssh, SshNodes
 from launchers.spec import Mpi
 from launchers.tools import Packages, Tools
@@ -84,12 +85,13 @@ def test_clusters_come_up_once_when_needed_and_all_go_at_the_end(virtual: Virtua
     site.close()
     assert virtual.did == [
         *("4 nodes at 1 up", "1 at 1 tried", "4 at 1 tried", "2 at 1 tried"),
-        *("4 nodes at 10 up", "1 at 10 tried", "4 at 10 tried", "2 at 10 tried"),
+        *("4 nodes at 10 up", "1 at 10 tried", *["4 at 10 tried"] * 2, *["2 at 10 tried"] * 2),
         *("10 down", "1 down"),
     ]
     assert len({place.token for place in places}) == 12
     assert [len(place.nodes.hosts) for place in places[:3] if place.nodes] == [1, 4, 2]
     assert {place.host for place in places} == {"198.18.7.254"}
+    assert [place.names for place in places[:3]] == [tuple(f"rd1-n{k}" for k in range(count)) for count in (1, 4, 2)]
     assert [line.partition(";")[0] for line in told] == [
         f"cluster.link_gbps=10: this machine carries 4 Gb/s where {nodes} nodes send at once" for nodes in (4, 2)
     ]
@@ -121,6 +123,17 @@ def test_links_are_tried_again_where_no_answer_comes(virtual: Virtual, monkeypat
     monkeypatch.setattr(clusters.rate, "measure", measure)
     found = study(*VIRTUAL)
     assert Site(found, lambda _: None).place(cases(found)[0]).facts["carried_gbps"] == [1.0, 1.0]
+
+
+def test_of_two_tries_of_links_that_fall_short_the_better_counts(
+    virtual: Virtual, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = iter([0.5, 0.7, 0.6, 0.4])
+    monkeypatch.setattr(clusters.rate, "measure", lambda _: Carried((rate := next(rates), 1.0), (1.0, rate)))
+    found = study(*VIRTUAL)
+    for better in (0.7, 0.6):
+        facts = Site(found, lambda _: None).place(cases(found)[0]).facts
+        assert (facts["carried_gbps"], facts["short"]) == ([better, 1.0], [0])
 
 
 def test_virtual_nodes_share_the_cores_of_this_machine() -> None:
@@ -189,6 +202,7 @@ def test_hosts_are_asked_once_and_told(asked: list[tuple[str, str]]) -> None:
     assert first.token == first.nodes.token != second.token
     assert (first.nodes.hosts, first.nodes.nic, first.host) == (("a", "b"), "ib0", "10.0.0.9")
     assert first.nodes.ssh == Ssh(identity_file="/k")
+    assert first.names == ("here", "there")
     assert first.facts["hosts"][1] == {"host": "b", "name": "there", "offset_s": 3.0, "free_gib": 9.0}
 
 
@@ -281,3 +295,23 @@ def test_a_plan_prints_the_commands_on_the_nodes(virtual: Virtual, tmp_path: Pat
         assert argv[:2] == (enter, names[0])
         assert "198.18.0.1:1,198.18.0.2:1" in argv
     assert virtual.did == []
+
+
+def test_a_plan_says_what_is_decided_only_at_the_start(virtual: Virtual, tmp_path: Path) -> None:
+    found = study(*VIRTUAL[1:], "study.contestants.mpi={engine: horovod, transport: mpi}")
+    torchrun, _, mpirun = plan(found, StudyFolder(tmp_path, found), Present())
+    assert list(mpirun.stand_ins) == ["CLUSTER0", "198.18.0."]
+    assert [word.partition("=")[0] for word in list(torchrun.stand_ins)[2:]] == [
+        f":{port(torchrun.turn.case.id)}",
+        "--rdzv-id",
+    ]
+    for line in (torchrun, mpirun):
+        text = line.command.text()
+        assert all(word in text for word in line.stand_ins)
+        # Whatever else is said of the nodes is theirs too: no name or address is left that a run would not have.
+        for word in line.stand_ins:
+            text = text.replace(word, "")
+        assert "198.18" not in text
+    alone = study("engine=ddp", "model=mlp")
+    (line,) = plan(alone, StudyFolder(tmp_path, alone), Present())
+    assert line.stand_ins == {}

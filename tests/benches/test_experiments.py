@@ -85,6 +85,23 @@ def test_virtual_nodes_run_every_cell_at_every_size_once_and_alone() -> None:
     assert (found.schedule, found.launches) == ("relaunch", 1)
 
 
+@pytest.mark.parametrize(("name", "batches"), [("weak_scaling", {2}), ("strong_scaling", {8, 4, 2})])
+def test_scaling_has_nodes_and_ranks_as_axes_and_a_bare_model(name: str, batches: set[int]) -> None:
+    words = (f"experiment={name}", "cluster=hosts", "cluster.hosts=[a:2,b:2]", "device=cpu", "cluster.nodes=[1,2]")
+    found = study(*words, cores=4).contestants
+    shapes = {(one.case.cluster.nodes, one.case.cluster.ranks_per_node) for one in found}
+    assert shapes == {(1, 1), (1, 2), (2, 1), (2, 2)}
+    assert {one.case.engine for one in found if one.case.cluster.world_size == 1} == {"local", "ddp", "horovod"}
+    assert {one.case.engine for one in found if one.case.cluster.world_size > 1} == {"ddp", "horovod"}
+    assert {one.case.data.per_rank_batch for one in found} == batches
+
+
+def test_strong_scaling_of_what_sleeps_as_long_whatever_the_batch_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^data\.global_batch=8: an emulated model sleeps as long"):
+        study("experiment=strong_scaling", "model=emulated")
+    assert study("experiment=weak_scaling", "model=emulated", "cluster=virtual", "cluster.nodes=[1,2,4,8]")
+
+
 OWN = "study.contestants.ddp"
 
 

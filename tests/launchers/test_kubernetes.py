@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,12 +15,13 @@ from hypothesis import strategies as st
 
 from benches.errors import UserError
 from benches.spec import build
-from launchers.kubernetes import KubernetesSpec, _words, mpi_job, object_name, train_job
+from launchers.kubernetes import WRITE_AND_START, KubernetesSpec, _words, mpi_job, object_name, train_job
 from launchers.spec import LaunchSpec
 from launchers.supervise import CHECKOUT
 
 SCHEMAS = CHECKOUT.parent / "shared" / "kubernetes"
 SPEC = LaunchSpec("python", ("-m", "benches.worker", "it's $(HOME)"), 4, 8, "/work x", {"NCCL_DEBUG": "$(id) $$"})
+CASE = "engine: ddp\nname: it's $(HOME) $$\n"
 DRIVER = ("python", "-m", "benches", "run", "study.name=it's $(HOME)")
 BARE = KubernetesSpec(image="registry.example/ringduel:1")
 FULL = KubernetesSpec(
@@ -27,12 +30,12 @@ FULL = KubernetesSpec(
     cpus="16",
     memory="64Gi",
     gpus=8,
-    rdma={"rdma/hca": 1},
+    rdma=("rdma/hca:1",),
     shared_memory="16Gi",
     results_claim="results",
     secrets={"HF_TOKEN": "tokens/hf"},
     pull_secrets=("registry",),
-    node_selector={"node.kubernetes.io/instance-type": "p5"},
+    node_selector=("node.kubernetes.io/instance-type:p5",),
 )
 
 
@@ -76,7 +79,7 @@ def test_mpi_job_is_valid(asked: KubernetesSpec) -> None:
 @pytest.mark.parametrize("asked", [BARE, FULL], ids=["bare", "full"])
 def test_train_job_is_valid(asked: KubernetesSpec) -> None:
     check = validator("trainer.kubeflow.org_trainjobs.yaml")
-    manifest = yaml.safe_load(train_job(asked, "Weak scaling", SPEC))
+    manifest = yaml.safe_load(train_job(asked, "Weak scaling", SPEC, "/tmp/c", CASE))
     check.validate(manifest)
     manifest["spec"]["trainer"]["numNodes"] = "4"
     assert not check.is_valid(manifest)
@@ -102,7 +105,7 @@ def test_mpi_job_has_what_was_asked() -> None:
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}},
         {"name": "results", "persistentVolumeClaim": {"claimName": "results"}},
     ]
-    assert pod["nodeSelector"] == FULL.node_selector
+    assert pod["nodeSelector"] == {"node.kubernetes.io/instance-type": "p5"}
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
     (first,) = launcher["template"]["spec"]["containers"]
     assert first["resources"]["limits"] == {"cpu": "16", "memory": "64Gi"}
@@ -115,11 +118,11 @@ def test_words_reach_the_container_unchanged() -> None:
     (launcher,) = manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
     assert tuple(expanded(word, env) for word in launcher["command"]) == DRIVER
     assert [expanded(entry["value"], env) for entry in launcher["env"]] == ["$(id) $$"]
-    trainer = yaml.safe_load(train_job(BARE, "s", SPEC))["spec"]["trainer"]
+    trainer = yaml.safe_load(train_job(BARE, "s", SPEC, "/tmp/c", CASE))["spec"]["trainer"]
     words = [expanded(word, env) for word in trainer["command"]]
-    assert words[:3] == ["sh", "-c", 'cd -- "$0" && exec "$@"']
-    assert words[3:] == [
-        *("/work x", "torchrun", "--nproc-per-node=8", "--max-restarts=0", "--no-python"),
+    assert words[:6] == ["sh", "-c", WRITE_AND_START, "/work x", CASE, "/tmp/c"]
+    assert words[6:] == [
+        *("torchrun", "--nproc-per-node=8", "--max-restarts=0", "--no-python"),
         *SPEC.words,
     ]
 
@@ -141,7 +144,10 @@ def test_names_that_had_to_change_are_still_told_apart() -> None:
 
 
 def test_without_an_image_one_line_says_so() -> None:
-    for make in (lambda: mpi_job(KubernetesSpec(), "s", SPEC, DRIVER), lambda: train_job(KubernetesSpec(), "s", SPEC)):
+    for make in (
+        lambda: mpi_job(KubernetesSpec(), "s", SPEC, DRIVER),
+        lambda: train_job(KubernetesSpec(), "s", SPEC, "/tmp/c", CASE),
+    ):
         with pytest.raises(UserError, match=r"^cluster.kubernetes.image=null: a manifest needs an image") as error:
             make()
         assert "\n" not in str(error.value)
@@ -149,8 +155,26 @@ def test_without_an_image_one_line_says_so() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [{"cpus": "many"}, {"memory": "64 GB"}, {"secrets": {"A": "token"}}, {"gpus": -1}, {"namespace": "A_b"}],
+    [
+        {"cpus": "many"},
+        {"memory": "64 GB"},
+        {"secrets": {"A": "token"}},
+        {"rdma": ["rdma/hca"]},
+        {"node_selector": ["zone"]},
+        {"gpus": -1},
+        {"namespace": "A_b"},
+    ],
 )
 def test_what_kubernetes_would_refuse_is_refused_here(content: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         build(KubernetesSpec, content)
+
+
+def test_a_node_of_a_train_job_writes_its_case_and_starts_in_its_folder(tmp_path: Path) -> None:
+    there = tmp_path / "a folder"
+    there.mkdir()
+    start = ["sh", "-c", "pwd; printf '%s\\n' \"$@\"", "-", "a b", "$x"]
+    words = [WRITE_AND_START, str(there), CASE, str(tmp_path / "c.yaml"), *start]
+    done = subprocess.run(["sh", "-c", *words], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == f"{there}\na b\n$x\n"
+    assert (tmp_path / "c.yaml").read_text() == CASE

@@ -8,6 +8,7 @@ slowest rank; the ratio of a size is the median over its rounds. Horovod has no 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import secrets
@@ -49,6 +50,7 @@ def measure(case: Case, most_mb: float, rounds: int) -> dict[int, Times]:
 
     torch.set_num_threads(case.cluster.threads_per_rank)
     engine = engines.join(case)
+    gc.freeze()  # as in a rank
     try:
         found: dict[int, Times] = {}
         for size in (size for size in allreduce.sizes(most_mb) if size >= FROM_BYTES):

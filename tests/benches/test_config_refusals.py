@@ -23,7 +23,7 @@ REFUSED = {
     ("precision=fp99",): "precision=fp99: choices: fp32, bf16, fp16",
     ("model=resnt18",): f"model=resnt18: choices: {MODELS}",
     ("data=nope",): "data=nope: choices: digits, imagefolder, synthetic",
-    ("cluster=nope",): "cluster=nope: choices: hosts, local, virtual",
+    ("cluster=nope",): "cluster=nope: choices: hosts, kubernetes, local, slurm, virtual",
     ("experiment=nope",): f"experiment=nope: choices: {EXPERIMENTS}",
     ("study.axes.model=[mlp,nope]",): f"study.axes.model=nope: choices: {MODELS}",
     ("study.contestants.ddp.model=nope",): f"study.contestants.ddp.model=nope: choices: {MODELS}",

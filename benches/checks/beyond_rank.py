@@ -57,7 +57,7 @@ def net() -> nn.Module:
 
 def profile(engine: str, rank: int, step: Callable[[], None], folder: Path) -> None:
     """Events of one step that reduce, in torch's profile and in Horovod's timeline."""
-    timeline = folder / f"timeline{rank}.json"
+    timeline = folder / "timeline.json"
     if engine == "horovod":
         import horovod.torch as hvd
 
@@ -69,9 +69,11 @@ def profile(engine: str, rank: int, step: Callable[[], None], folder: Path) -> N
         hvd.stop_timeline()
         # A writer thread of Horovod's closes it a little later.
         time.sleep(1.0)
-        # One process a tensor; its metadata names it.
-        found["timeline"] = len(set(re.findall(r'"name": ?"((?:Allreduce|allreduce)[^"]*)"', timeline.read_text())))
     if rank == 0:
+        if engine == "horovod":
+            # Rank 0 alone writes it. One process a tensor; its metadata names it.
+            names = re.findall(r'"name": ?"((?:Allreduce|allreduce)[^"]*)"', timeline.read_text())
+            found["timeline"] = len(set(names))
         (folder / "profile.json").write_text(json.dumps(found))
 
 

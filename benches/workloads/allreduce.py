@@ -63,7 +63,7 @@ def time_sums(engine: Engine, tensor: torch.Tensor, count: int) -> list[float]:
     clock = make_clock(engine.device)
     clock.reserve(count + 1)
     with without_collections():
-        # Ranks leave a barrier of another library at different times; a sum brings them together, and the data into caches.
+        # Ranks leave a barrier of another library at different times; a sum brings them together, and data into caches.
         engine.barrier()
         engine.sum_in_place(tensor)
         clock.mark(0)

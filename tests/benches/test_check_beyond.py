@@ -59,5 +59,6 @@ def test_two_ranks_show_what_each_row_says() -> None:
     assert profiled.horovod == "0"
     assert int(found["reductions of one step in a trace of its own"].horovod) > 0
     after = found["after a rank was killed, s"]
-    assert after.ddp.endswith("all ranks were started again")
+    # Of torch 2.14.1 a second try over gloo finds addresses of the first and fails.
+    assert after.ddp.endswith(("all ranks were started again", "launch ended"))
     assert after.horovod.endswith("launch ended")

@@ -238,10 +238,8 @@ def test_what_failed_just_before_the_stop_was_ended_by_the_same_hand(rig: Rig, l
     rig.stop.since = entry.launch.ended_at + later_s
     (header,) = rig.heat.finish()
     assert header.status == status
-    assert (
-        header.reason
-        == {"interrupted": "interrupted by SIGTERM", "failed": "rank 0: killed by SIGTERM in start-up"}[status]
-    )
+    reasons = {"interrupted": "interrupted by SIGTERM", "failed": "rank 0: killed by SIGTERM in "}
+    assert str(header.reason).startswith(reasons[status])
 
 
 def test_an_interrupted_try_leaves_nothing_to_the_next(tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ def test_what_the_page_says_of_horovod_alone_holds(horovod: list[dict[str, Any]]
     assert all(value is True for value in alone.values()), alone
 
 
+@pytest.mark.proof
 @pytest.mark.horovod
 def test_each_profile_shows_the_reductions(
     ddp: list[dict[str, Any]], horovod: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory

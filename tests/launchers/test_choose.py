@@ -150,11 +150,6 @@ def test_in_slurm_srun_or_mpirun_start_the_ranks() -> None:
         choose.launcher(case("ddp/gloo", launcher="srun"))
 
 
-def test_a_cluster_without_a_launcher_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^cluster\.name=kubernetes: .*choices: local, virtual, hosts, slurm$"):
-        choose.command(case("ddp/gloo", name="kubernetes"), spec(), Present())
-
-
 def test_horovod_absent_refuses_horovod_alone() -> None:
     absent = Present(Packages(torch=True, horovod=False, mpi4py=False, libraries=()))
     for cell in ("horovod/gloo", "horovod/mpi"):

@@ -51,6 +51,7 @@ def test_a_study_that_was_measured_is_not_measured_again(tmp_path: Path, capsys:
     assert "nothing is overwritten" in capsys.readouterr().err
 
 
+@pytest.mark.proof
 @pytest.mark.horovod
 def test_two_ranks_show_what_each_row_says() -> None:
     found = {row.topic: row for row in beyond.ran()}

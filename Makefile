@@ -64,7 +64,7 @@ hook-cost: $(VENV)/.installed
 curve-check: $(VENV)/.installed
 	$(BIN)/python -m benches.checks.curve_check $(ARGS)
 
-.PHONY: report-bench parking calibrate calibrate-long sensitivity duel-cost kills beyond
+.PHONY: report-bench parking calibrate calibrate-long sensitivity duel-cost kills beyond ring-check bucket-optimum emulation-check
 
 report-bench: $(VENV)/.developed
 	$(BIN)/python tests/analysis/report_bench.py $(ARGS)
@@ -90,8 +90,6 @@ kills: $(VENV)/.horovod
 
 beyond: $(VENV)/.horovod
 	$(BIN)/python -m benches.checks.beyond $(ARGS)
-
-.PHONY: ring-check bucket-optimum emulation-check
 
 ring-check: $(VENV)/.horovod
 	$(BIN)/python -m benches.checks.ring_check $(ARGS)

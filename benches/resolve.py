@@ -21,12 +21,11 @@ ENGINES = ("ddp", "horovod")
 """Engines with settings of their own."""
 MISSING = "???"
 LINKS, SSH = ("link_gbps", "link_latency_ms", "slow_node"), ("hosts", "nic", "ssh_port", "identity_file")
-NONE_ASKED = {"slurm": "asks nothing of Slurm", "kubernetes": "asks nothing of Kubernetes"}
-NO_SLURM, NO_PODS = ({key: NONE_ASKED[key]} for key in ("slurm", "kubernetes"))
+NO_SLURM, NO_PODS = {"slurm": "asks nothing of Slurm"}, {"kubernetes": "asks nothing of Kubernetes"}
 UNUSED = {
-    "local": dict.fromkeys(LINKS, "shapes no link") | dict.fromkeys(SSH, "is this machine") | NONE_ASKED,
-    "virtual": dict.fromkeys(SSH, "makes its own nodes") | NONE_ASKED,
-    "hosts": dict.fromkeys(LINKS, "shapes no link") | NONE_ASKED,
+    "local": dict.fromkeys(LINKS, "shapes no link") | dict.fromkeys(SSH, "is this machine") | NO_SLURM | NO_PODS,
+    "virtual": dict.fromkeys(SSH, "makes its own nodes") | NO_SLURM | NO_PODS,
+    "hosts": dict.fromkeys(LINKS, "shapes no link") | NO_SLURM | NO_PODS,
     "slurm": dict.fromkeys(LINKS, "shapes no link")
     | {key: "has Slurm's nodes" for key in SSH if key != "nic"}
     | NO_PODS,

@@ -6,6 +6,7 @@ Started by hand under any launcher it writes the same record as under `ringduel 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from pathlib import Path
@@ -38,6 +39,9 @@ def _work(options: argparse.Namespace, link: Link) -> int:
     link.say(phase="setup", node=rankenv.node())
     if link.supervised:
         _log_to(options.out / "logs" / f"rank{rankenv.rank()}.log")
+    # torch's half a million objects stay anyway; to look through them again and again takes a fifth of the imports.
+    # Collections come back once the model is there.
+    gc.disable()
     from benches import rank
 
     return rank.run(options, link)

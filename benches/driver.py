@@ -175,11 +175,15 @@ def command_for(
     turn: Turn, case_file: Path, out: Path, rounds: int, tools: Tools, nodes: Nodes | SlurmNodes | None = None
 ) -> Command:
     """The command of one launch, as `plan` shows it and `run` starts it. nodes: where; None: this machine."""
-    case = turn.case
     args = ("-m", "benches.worker", str(case_file), "--out", str(out), "--rounds", str(rounds))
+    return start_ranks(turn.case, (*args, "--launch", str(turn.launch)), tools, nodes)
+
+
+def start_ranks(case: Case, args: tuple[str, ...], tools: Tools, nodes: Nodes | SlurmNodes | None = None) -> Command:
+    """The command that starts the ranks of a case, each of them the interpreter with `args`. nodes: as above."""
     spec = LaunchSpec(
         python=case.python or sys.executable,
-        args=(*args, "--launch", str(turn.launch)),
+        args=args,
         nodes=case.cluster.nodes,
         ranks_per_node=case.cluster.ranks_per_node,
         cwd=str(Path.cwd()),

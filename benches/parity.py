@@ -32,7 +32,8 @@ SHARED_MANTISSAS = 1 / 16
 MOST_LOCAL_RANKS = 8
 """Above this many ranks, check (b) runs on a sample of them of this size."""
 
-
+PIECE = 2**17
+"""Elements that are judged at a time: float64 copies of whole tensors leave the caches, and take twice as long."""
 CHUNK_BYTES = 2**25
 """Gradients travel to the gate in messages of about this size: each rank then holds so much of every other."""
 
@@ -93,6 +94,14 @@ class Wire:
         """Most that an element loses below the normal numbers, where rounding is absolute."""
         kind = torch.finfo(self.dtype(gradient))
         return ranks * max(1.0, self.predivide) * kind.smallest_normal * kind.eps
+
+    def pieces(
+        self, delivered: torch.Tensor, terms: list[torch.Tensor]
+    ) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
+        """One tensor of `ranks` terms, flat and some elements at a time; whole where its norm is what is judged."""
+        size = max(1, delivered.numel()) if self.lossy == "powersgd" else PIECE
+        for piece, *same in zip(*(torch.split(one.reshape(-1), size) for one in (delivered, *terms)), strict=True):
+            yield piece, same
 
     def fits(self, gradient: torch.Tensor, ranks: int) -> bool:
         """Whether a sum of such gradients stays finite on its way."""
@@ -300,9 +309,10 @@ class _Gate:
         for name, gathered in gather_all(self.engine, ours):
             gradient = trained[name].grad
             delivered = torch.zeros_like(ours[name]) if gradient is None else gradient
-            mean = Mean.of(gathered)
-            worst.see(*reduction_error(delivered.contiguous(), mean, self.wire), f"{name}, rank {self.engine.rank}")
-            projection.add(delivered.contiguous(), mean)
+            for piece, terms in self.wire.pieces(delivered, gathered):
+                mean = Mean.of(terms)
+                worst.see(*reduction_error(piece, mean, self.wire), f"{name}, rank {self.engine.rank}")
+                projection.add(piece, mean)
         seen = Worst("projection")
         seen.see(*projection.result(), f"rank {self.engine.rank}")
         return worst, seen

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import secrets
 import sys
 import tempfile
@@ -24,10 +23,8 @@ from benches import driver
 from benches.config import compose
 from benches.errors import UserError
 from benches.spec import Case, dump, load_case
-from launchers import choose
 from launchers.lock import machine_lock
-from launchers.spec import LaunchSpec
-from launchers.supervise import CHECKOUT, interrupts, run
+from launchers.supervise import interrupts, run
 from launchers.tools import Tools
 
 FROM_BYTES = 64 * 2**10
@@ -94,17 +91,8 @@ def launch(options: argparse.Namespace, folder: Path) -> dict[int, Times]:
     case = compose(words).study.contestants[0].case
     (folder / "case.yaml").write_text(dump(case))
     numbers = ("--max-mb", str(options.max_mb), "--rounds", str(options.rounds))
-    spec = LaunchSpec(
-        python=sys.executable,
-        args=("-m", "benches.checks.curve_check", "--folder", str(folder), *numbers),
-        nodes=1,
-        ranks_per_node=options.ranks,
-        cwd=str(CHECKOUT),
-        env=driver.environment(case),
-        yield_when_idle=case.cluster.mpi_yield_when_idle,
-        as_root=os.geteuid() == 0,
-    )
-    command = choose.command(case, spec, Tools())
+    args = ("-m", "benches.checks.curve_check", "--folder", str(folder), *numbers)
+    command = driver.start_ranks(case, args, Tools())
     with machine_lock("curve-check"), interrupts() as stop:
         outcome = run(command, log=folder / "log", limit_s=LIMIT_S, token=secrets.token_hex(8), stop=stop)
     if outcome.status == "interrupted":

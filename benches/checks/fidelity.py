@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import secrets
 import sys
 from collections.abc import Iterator
@@ -35,10 +34,8 @@ from benches.config import compose
 from benches.ending import failed_rank
 from benches.errors import UserError
 from benches.spec import Case, dump
-from launchers import choose
 from launchers.lock import machine_lock
-from launchers.spec import LaunchSpec
-from launchers.supervise import CHECKOUT, StopFlag, interrupts, run
+from launchers.supervise import StopFlag, interrupts, run
 from launchers.tools import Tools
 
 HERE = Path(__file__).resolve().parent
@@ -135,17 +132,7 @@ class Bench:
     def _start(self, pair: Pair, out: Path, args: tuple[str, ...]) -> None:
         """Run one set of ranks to its end. Raises LaunchFailed, or KeyboardInterrupt where it was interrupted."""
         out.mkdir(parents=True)
-        spec = LaunchSpec(
-            python=sys.executable,
-            args=args,
-            nodes=1,
-            ranks_per_node=pair.case.cluster.ranks_per_node,
-            cwd=str(CHECKOUT),
-            env=driver.environment(pair.case),
-            yield_when_idle=pair.case.cluster.mpi_yield_when_idle,
-            as_root=os.geteuid() == 0,
-        )
-        command = choose.command(pair.case, spec, self.tools)
+        command = driver.start_ranks(pair.case, args, self.tools)
         (out / "command.sh").write_text(command.text() + "\n")
         log = out / "logs" / "launcher.log"
         outcome = run(command, log=log, limit_s=LIMIT_S, token=secrets.token_hex(8), stop=self.stop)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,12 +19,10 @@ from benches.checks import duels
 from benches.checks.duels import CELLS, Line, say
 from benches.clusters import Site
 from benches.config import compose
-from benches.driver import environment
+from benches.driver import start_ranks
 from benches.errors import UserError
 from benches.spec import Case, Study, dump, load_case
-from launchers import choose
-from launchers.spec import LaunchSpec
-from launchers.supervise import CHECKOUT, StopFlag, run
+from launchers.supervise import StopFlag, run
 from launchers.tools import Tools
 
 BYTES = 100_000_000
@@ -73,17 +70,8 @@ def launch(case: Case, site: Site, folder: Path, count: int, stop: StopFlag) -> 
     folder.mkdir(parents=True)
     (folder / "case.yaml").write_text(dump(case))
     place = site.place(case)
-    spec = LaunchSpec(
-        python=sys.executable,
-        args=("-m", "benches.checks.ring_check", "--folder", str(folder), "--sums", str(count)),
-        nodes=case.cluster.nodes,
-        ranks_per_node=case.cluster.ranks_per_node,
-        cwd=str(CHECKOUT),
-        env=environment(case),
-        yield_when_idle=case.cluster.mpi_yield_when_idle,
-        as_root=os.geteuid() == 0,
-    )
-    command = choose.command(case, spec, Tools(), place.nodes)
+    args = ("-m", "benches.checks.ring_check", "--folder", str(folder), "--sums", str(count))
+    command = start_ranks(case, args, Tools(), place.nodes)
     outcome = run(command, log=folder / "log", limit_s=LIMIT_S, token=secrets.token_hex(8), stop=stop)
     if outcome.status != "ok":
         tail = (folder / "log").read_text(errors="replace").strip().splitlines()[-3:]

@@ -37,7 +37,8 @@ def run_command(words: list[str], config_dir: Path | None, as_json: bool, consol
     if resolved.kubernetes is not None and not kubernetes.inside():
         return pods.apply(resolved, words, config_dir, as_json)
     # Before the folder is made, or a study that cannot run would be frozen under its name; a finished one needs none.
-    if due(StudyFolder(resolved.results / resolved.study.name, resolved.study))[0]:
+    before = StudyFolder(resolved.results / resolved.study.name, resolved.study)
+    if before.interrupted() or due(before)[0]:
         if resolved.slurm is not None and not allocation.inside():
             return submit_and_follow(resolved, words, config_dir, as_json, console)
         preflight.check(resolved.study, resolved.results, resolved.slurm)

@@ -45,6 +45,11 @@ class StudyFolder:
         """Whether this launch has ended, well or not."""
         return (self.launch(contestant, number) / record.HEADER).exists()
 
+    def interrupted(self) -> list[Path]:
+        """Folders of launches that were interrupted: they are done again."""
+        headers = sorted((self.path / "launches").glob(f"*/*/{record.HEADER}"))
+        return [path.parent for path in headers if json.loads(path.read_text())["status"] == "interrupted"]
+
     def set_aside(self, contestant: Contestant, number: int) -> None:
         """Move a launch's folder to `aside/<key>/<number>.<k>`, so that it can be tried again and nothing is lost."""
         target = self.path / "aside" / contestant.key
@@ -146,10 +151,9 @@ def _freeze(folder: StudyFolder) -> None:
 
 
 def _set_interrupted_aside(folder: StudyFolder) -> None:
-    for header in sorted((folder.path / "launches").glob(f"*/*/{record.HEADER}")):
-        if json.loads(header.read_text())["status"] == "interrupted":
-            number, key = header.parent.name, header.parent.parent.name
-            folder.set_aside(next(one for one in folder.study.contestants if one.key == key), int(number))
+    for launch in folder.interrupted():
+        contestant = next(one for one in folder.study.contestants if one.key == launch.parent.name)
+        folder.set_aside(contestant, int(launch.name))
 
 
 def _write_once(path: Path, text: str) -> None:

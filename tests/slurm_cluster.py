@@ -72,6 +72,8 @@ def slurm(folder: Path) -> Iterator[Slurm]:
         _until(lambda: (folder / "munge").exists(), "munged has no socket")
         daemons.enter_context(_daemon(["slurmctld", "-D", "-f", str(conf)], folder / "slurmctld.log"))
         for node in cluster.plan.nodes:
+            # PMIx's folder of a step is named alike on each node; the second node cannot make it where it is there.
+            (folder / f"tmp-{node.name}").mkdir()
             words = [cluster.enter, node.name, "slurmd", "-D", "-N", node.name, "-f", str(conf)]
             daemons.enter_context(_daemon(words, folder / f"{node.name}.log"))
         env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
@@ -110,6 +112,7 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
+TmpFS={folder}/tmp-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmdParameters=config_overrides

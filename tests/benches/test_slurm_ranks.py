@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 STUDY = ["model=mlp", "device=cpu", "cluster=slurm", "limit_s=120", "study.control=false", "study.confirm=false"]
-DDP, GLOO = "study.contestants.ddp={engine: ddp}", "study.contestants.gloo={engine: horovod}"
+DDP, HOROVOD = "study.contestants.ddp={engine: ddp}", "study.contestants.horovod={engine: horovod}"
 MPI = "study.contestants.mpi={engine: horovod, transport: mpi}"
 
 
@@ -57,11 +57,11 @@ def headers(results: Path) -> dict[str, record.Header]:
 
 
 def test_a_study_by_sbatch(cluster: Slurm, pmix: None, tmp_path: Path) -> None:
-    words = [*STUDY, DDP, GLOO, MPI, "study.launches=1", "study.rounds=2", "block_steps=5", f"results={tmp_path}"]
+    words = [*STUDY, DDP, HOROVOD, MPI, "study.launches=1", "study.rounds=2", "block_steps=5", f"results={tmp_path}"]
     done = cluster.ringduel("run", "--json", *words)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    assert [one["name"] for one in said["contestants"]] == ["ddp", "gloo", "mpi"]
+    assert [one["name"] for one in said["contestants"]] == ["ddp", "horovod", "mpi"]
     found = headers(tmp_path)
     assert {name: header.status for name, header in found.items()} == dict.fromkeys(
         ("ddp/gloo 0", "horovod/gloo 0", "horovod/mpi 0"), "ok"
@@ -80,7 +80,7 @@ def test_a_study_by_sbatch(cluster: Slurm, pmix: None, tmp_path: Path) -> None:
 
 
 def test_a_study_that_is_cancelled_resumes_in_another_allocation(cluster: Slurm, tmp_path: Path) -> None:
-    words = [*STUDY, DDP, GLOO, "study.launches=2", "study.rounds=4", "block_steps=100", f"results={tmp_path}"]
+    words = [*STUDY, DDP, HOROVOD, "study.launches=2", "study.rounds=4", "block_steps=100", f"results={tmp_path}"]
     start = [sys.executable, "-m", "benches", "run", *words]
     with subprocess.Popen(start, env=cluster.env, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True) as run:
         try:
@@ -161,7 +161,7 @@ def test_words_and_variables_arrive_unchanged(cluster: Slurm, pmix: None, tmp_pa
     specs = {name: far.spec(tmp_path / name) for name in STEPS}
     lines = [f"echo {name}; {STEPS[name](specs[name], on).text()} || exit" for name in STEPS]
     (tmp_path / "job.sh").write_text("\n".join(["#!/bin/sh", "exec 2>&1", *lines, ""]))
-    words = ["--nodes=2", "--wait", f"--output={tmp_path / 'log'}", str(tmp_path / "job.sh")]
+    words = ["--nodes=2", "--exclusive", "--wait", f"--output={tmp_path / 'log'}", str(tmp_path / "job.sh")]
     done = cluster.run("sbatch", *words, limit_s=120)
     assert done.returncode == 0, (tmp_path / "log").read_text()
     for one in specs.values():

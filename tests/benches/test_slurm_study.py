@@ -16,10 +16,12 @@ import pytest
 from composing import resolved
 from rich.console import Console
 
-from benches import allocation, clusters, submit
+from benches import allocation, clusters, record, submit
+from benches.commands import run_command
 from benches.config import Resolved, compose
 from benches.driver import command_for
 from benches.errors import UserError
+from benches.folder import open_study
 from benches.schedule import Turn
 from benches.submit import State
 from launchers.processes import TOKEN
@@ -240,6 +242,17 @@ def test_a_job_that_is_there_is_followed_and_no_other_submitted(
     assert "job 7 runs it already" in capfd.readouterr().err
     assert slurm.run() == 0
     assert slurm.asked, "one that has ended is not taken up"
+
+
+def test_a_study_with_nothing_but_interrupted_launches_left_is_submitted(slurm: Slurm) -> None:
+    words = [*WORDS, f"results={slurm.results}", "study.launches=1"]
+    folder = open_study(compose(words, shell={}).study, slurm.results)
+    for one in folder.study.contestants:
+        folder.launch(one, 0).mkdir(parents=True)
+        (folder.launch(one, 0) / record.HEADER).write_text('{"status": "interrupted"}')
+    slurm.writes(err="")
+    assert run_command(words, None, False, Console(stderr=True)) == 0
+    assert slurm.asked, "the launches have records, and are to be done again"
 
 
 def test_an_interrupt_lets_the_job_go_on(slurm: Slurm, capfd: pytest.CaptureFixture[str]) -> None:

@@ -70,4 +70,5 @@ class SshNodes:
 
     def on(self, node: int, words: Sequence[str], env: Mapping[str, str], folder: str) -> tuple[str, ...]:
         """Words that run `words` on that node in `folder`, with these variables over those of a login there."""
-        return self.ssh.words(self.hosts[node], guarded(words, env, folder, self.token))
+        # Hosts may share a process table, as containers do: each guard ends what is its own host's alone.
+        return self.ssh.words(self.hosts[node], guarded(words, env, folder, f"{self.token}-{node}"))

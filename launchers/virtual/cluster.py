@@ -188,7 +188,8 @@ def _namespaces(prefix: str) -> list[str]:
 
 def _kill(namespaces: list[str]) -> None:
     """Kill what runs on the nodes, or their namespaces would live on without names."""
-    ask = "\n".join(f"ip netns pids {name}" for name in namespaces)
+    # No number in an error's text may be taken for a process.
+    ask = "\n".join(f"ip netns pids {name} 2>/dev/null" for name in namespaces)
     deadline = time.monotonic() + GONE_S
     while (pids := _run(ask)[1].split()) and time.monotonic() < deadline:
         send([int(pid) for pid in pids if pid.isdigit()], signal.SIGKILL)

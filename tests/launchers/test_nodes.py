@@ -53,7 +53,7 @@ def test_torchrun_has_an_agent_on_each_host() -> None:
         assert shlex.split(text) == [
             *("cd", str(CHECKOUT), "&&", "exec", "env"),
             *("B=$(id) 'q'\n", "GLOO_SOCKET_IFNAME=ib0", "NCCL_SOCKET_IFNAME=ib0"),
-            *(PYTHON, "-S", "-E", "-m", "launchers.guard", "3", TOKEN, "/home/x y"),
+            *(PYTHON, "-S", "-E", "-m", "launchers.guard", "3", f"{TOKEN}-{node}", "/home/x y"),
             *(PYTHON, "-m", "torch.distributed.run"),
             "--nnodes=2",
             "--rdzv-backend=static",
@@ -177,6 +177,13 @@ def test_a_broken_connection_ends_what_is_far(far: Ssh, tmp_path: Path, how: sig
     fan.send_signal(how)
     fan.wait(30)
     assert eventually(lambda: members(token) == [])
+
+
+def test_a_host_that_is_done_ends_nothing_on_another_in_the_same_process_table(far: Ssh) -> None:
+    on = SshNodes(("a", "b"), uuid.uuid4().hex, far)
+    sleep = (sys.executable, "-c", "import sys, time; time.sleep(int(sys.argv[1]))")
+    lines = [on.on(node, (*sleep, seconds), {}, "/") for node, seconds in enumerate(("0", "1"))]
+    assert subprocess.run(nodes.fanout(lines), timeout=30).returncode == 0
 
 
 @pytest.mark.parametrize(

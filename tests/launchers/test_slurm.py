@@ -285,7 +285,9 @@ def run(command: Command) -> subprocess.CompletedProcess[str]:
 
 
 def test_words_of_a_step_arrive_unchanged(srun: Path, tmp_path: Path) -> None:
-    show = ("-c", "import json,os,sys; print(json.dumps([os.environ['HOROVOD_RANK'], sys.argv[1:]]))", *HOSTILE)
+    # In one piece: with PYTHONUNBUFFERED print() writes the end of the line apart, and ranks' lines could mix.
+    text = "import json,os,sys; sys.stdout.write(json.dumps([os.environ['HOROVOD_RANK'], sys.argv[1:]]) + '\\n')"
+    show = ("-c", text, *HOSTILE)
     wanted = spec(python=sys.executable, args=show, nodes=1, ranks_per_node=2, cwd=str(tmp_path))
     done = run(slurm.horovod_gloo_step(wanted, local()))
     assert sorted(map(json.loads, done.stdout.splitlines())) == [["0", list(HOSTILE)], ["1", list(HOSTILE)]]

@@ -8,24 +8,21 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
-import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from daemons import PATH, absent, daemon, until
 
 from launchers.supervise import CHECKOUT
 from launchers.virtual.cluster import Cluster, virtual_cluster
 from launchers.virtual.plan import Link
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "sinfo", "scancel")
-PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 UP_S = 60.0
-GONE_S = 15.0
 CORES = 2
 """That each node says it has."""
 
@@ -54,10 +51,7 @@ class Slurm:
 
 def missing() -> str | None:
     """Why there can be no Slurm here; None: nothing."""
-    if os.geteuid() != 0:
-        return "needs root: network namespaces"
-    absent = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
-    return f"no {absent[0]} here; Debian's packages are slurm-wlm and munge" if absent else None
+    return absent(PROGRAMS, "slurm-wlm, munge, libpmix2, libpmix-dev")
 
 
 @contextlib.contextmanager
@@ -68,22 +62,21 @@ def slurm(folder: Path) -> Iterator[Slurm]:
         conf.write_text(conf_text(folder, cluster))
         # It is not looked for: entering a node leaves none, and no plugin of ours uses it.
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
-        daemons.enter_context(_daemon(["munged", "--foreground", "--force", *_munge(folder)], folder / "munged.log"))
-        _until(lambda: (folder / "munge").exists(), "munged has no socket")
-        daemons.enter_context(_daemon(["slurmctld", "-D", "-f", str(conf)], folder / "slurmctld.log"))
+        daemons.enter_context(daemon(["munged", "--foreground", "--force", *_munge(folder)], folder / "munged.log"))
+        until((folder / "munge").exists, UP_S, lambda: "munged has no socket")
+        daemons.enter_context(daemon(["slurmctld", "-D", "-f", str(conf)], folder / "slurmctld.log"))
         for node in cluster.plan.nodes:
-            # PMIx's folder of a step is named alike on each node; the second node cannot make it where it is there.
+            # PMIx's folder of a step has one name on all nodes, and no second node can make it.
             (folder / f"tmp-{node.name}").mkdir()
             words = [cluster.enter, node.name, "slurmd", "-D", "-N", node.name, "-f", str(conf)]
-            daemons.enter_context(_daemon(words, folder / f"{node.name}.log"))
+            daemons.enter_context(daemon(words, folder / f"{node.name}.log"))
         env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         names = tuple(node.name for node in cluster.plan.nodes)
         up = Slurm(folder, names, {**env, **OPEN_MPI, "PATH": PATH, "SLURM_CONF": str(conf)})
         try:
-            _until(lambda: up.run("sinfo", "-h", "-o", "%T").stdout.split() == ["idle"], "nodes do not come up")
+            idle = ["sinfo", "-h", "-o", "%T"]
+            until(lambda: up.run(*idle).stdout.split() == ["idle"], UP_S, lambda: f"nodes are not up\n{up.logs()}")
             yield up
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{up.logs()}") from error
         finally:
             up.run("scancel", "--full", *up.run("squeue", "-h", "-o", "%i").stdout.split())
 
@@ -139,28 +132,3 @@ def _munge(folder: Path) -> Sequence[str]:
     key.write_bytes(secrets.token_bytes(128))
     names = {"key-file": key.name, "socket": "munge", "pid-file": "munged.pid", "seed-file": "munged.seed"}
     return [f"--{option}={folder / name}" for option, name in names.items()]
-
-
-@contextlib.contextmanager
-def _daemon(words: Sequence[str], log: Path) -> Iterator[None]:
-    """A process for as long as the context lasts."""
-    env = {**os.environ, "PATH": PATH}
-    with log.open("wb") as stream:
-        process = subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT)
-    try:
-        yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(GONE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(GONE_S)
-
-
-def _until(condition: object, why: str) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + UP_S
-    while not condition():
-        assert time.monotonic() < deadline, why
-        time.sleep(0.1)

@@ -11,18 +11,18 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from daemons import PATH, absent, daemon, until
 
 from launchers.supervise import CHECKOUT
 from launchers.virtual.cluster import Cluster, virtual_cluster
 from launchers.virtual.plan import Link, hosts_text
 
-PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 PORT = 2222
-UP_S, GONE_S = 20.0, 10.0
+UP_S = 20.0
 FOREIGN = ("SLURM", "HOROVOD_", "OMPI_", "PMI")
 """Variables of whoever started the tests that would reach the ranks."""
 
@@ -62,10 +62,7 @@ class Hosts:
 
 def missing() -> str | None:
     """Why there can be no such hosts here; None: nothing."""
-    if os.geteuid() != 0:
-        return "needs root: network namespaces"
-    absent = [name for name in ("sshd", "ssh", "ssh-keygen") if shutil.which(name, path=PATH) is None]
-    return f"no {absent[0]} here; Debian's packages are openssh-server and openssh-client" if absent else None
+    return absent(("sshd", "ssh", "ssh-keygen"), "openssh-server, openssh-client")
 
 
 @contextlib.contextmanager
@@ -123,26 +120,9 @@ def _sshd(hosts: Hosts, number: int) -> Iterator[None]:
     )
     sshd = shlex.join([str(shutil.which("sshd", path=PATH)), "-D", "-e", "-f", str(conf)])
     words = [hosts.cluster.enter, hosts.names[number], "unshare", "--mount", "sh", "-ec"]
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [*words, f"{_otherwise(hosts, number)}\nexec {sshd}"],
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        deadline = time.monotonic() + UP_S
-        while "listening" not in log.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+    with daemon([*words, f"{_otherwise(hosts, number)}\nexec {sshd}"], log):
+        until(lambda: "listening" in log.read_text(), UP_S, log.read_text)
         yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(GONE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
 
 
 def _otherwise(hosts: Hosts, number: int) -> str:

@@ -18,7 +18,6 @@ from launchers.tools import Tools
 
 WHY = missing()
 pytestmark = [
-    pytest.mark.proof,
     pytest.mark.skipif(WHY is not None, reason=str(WHY)),
     pytest.mark.horovod,
     pytest.mark.timeout(400),

@@ -7,10 +7,11 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from launchers.kin import die_with_parent
+from launchers.supervise import CHECKOUT
 
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 """Where such programs lie."""
@@ -47,6 +48,19 @@ def daemon(words: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(GONE_S)
+
+
+def run(words: Sequence[str], env: Mapping[str, str], limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Run the words in the checkout, and keep what they write. They too die with this process."""
+    return subprocess.run(
+        words,
+        env=env,
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        preexec_fn=die_with_parent,
+    )
 
 
 def until(condition: Callable[[], bool], limit_s: float, why: Callable[[], str]) -> None:

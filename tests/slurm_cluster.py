@@ -15,9 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemons import PATH, absent, daemon, until
+from daemons import PATH, absent, daemon, run, until
 
-from launchers.supervise import CHECKOUT
 from launchers.virtual.cluster import Cluster, virtual_cluster
 from launchers.virtual.plan import Link
 
@@ -38,7 +37,7 @@ class Slurm:
 
     def run(self, *words: str, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
         """Words on the login node."""
-        return subprocess.run(words, env=self.env, cwd=CHECKOUT, capture_output=True, text=True, timeout=limit_s)
+        return run(words, self.env, limit_s)
 
     def ringduel(self, *words: str, limit_s: float = 200) -> subprocess.CompletedProcess[str]:
         """This project, by the interpreter of the tests."""

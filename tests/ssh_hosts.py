@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemons import PATH, absent, daemon, until
+from daemons import PATH, absent, daemon, run, until
 
-from launchers.supervise import CHECKOUT
 from launchers.virtual.cluster import Cluster, virtual_cluster
 from launchers.virtual.plan import Link, hosts_text
 
@@ -57,7 +56,7 @@ class Hosts:
         path = f"PATH={self.folder / 'bin'}:{PATH}"
         env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         start = [self.cluster.enter, self.names[0], "env", path, *words]
-        return subprocess.run(start, env=env, cwd=CHECKOUT, capture_output=True, text=True, timeout=limit_s)
+        return run(start, env, limit_s)
 
 
 def missing() -> str | None:

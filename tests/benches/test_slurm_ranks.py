@@ -21,6 +21,7 @@ from benches import record
 from benches.heat import PROGRESS
 from benches.spec import Case, dump, plain
 from launchers import slurm as steps
+from launchers.kin import die_with_parent
 from launchers.slurm import SlurmNodes, SlurmSpec
 from launchers.spec import Command, LaunchSpec
 from launchers.supervise import CHECKOUT
@@ -81,7 +82,9 @@ def test_a_study_by_sbatch(cluster: Slurm, pmix: None, tmp_path: Path) -> None:
 def test_a_study_that_is_cancelled_resumes_in_another_allocation(cluster: Slurm, tmp_path: Path) -> None:
     words = [*STUDY, DDP, HOROVOD, "study.launches=2", "study.rounds=4", "block_steps=100", f"results={tmp_path}"]
     start = [sys.executable, "-m", "benches", "run", *words]
-    with subprocess.Popen(start, env=cluster.env, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(
+        start, env=cluster.env, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent
+    ) as run:
         try:
             second = wait_for_second_launch(run, tmp_path)
             job = (tmp_path / "study.slurm" / "job").read_text()

@@ -13,7 +13,7 @@ from benches.errors import UserError
 from benches.machine import Machine
 from launchers import hostcheck, slurm
 from launchers.slurm import SlurmNodes, SlurmSpec
-from launchers.supervise import output
+from launchers.supervise import last_line, output
 
 JOB = "SLURM_JOB_ID"
 NODES = "SLURM_JOB_NODELIST"
@@ -88,8 +88,3 @@ def check_mpi(nodes: SlurmNodes) -> None:
     It is tried: `srun --mpi=list` names plugins too whose library is missing.
     """
     slurm.check_pmix(*output(slurm.each_node(("true",), nodes, "pmix"), limit_s=LIMIT_S))
-
-
-def last_line(text: str) -> str:
-    """Of what a command wrote."""
-    return (text.strip().splitlines() or ["no answer"])[-1]

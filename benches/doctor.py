@@ -26,7 +26,7 @@ from benches.install.horovod import Found, find
 from benches.machine import visible_gpus
 from benches.output import print_json
 from benches.spec import Case, dump
-from launchers.supervise import output
+from launchers.supervise import last_line, output
 from launchers.tools import Tools
 
 EXTRAS = {"torchvision": "vision", "scikit-learn": "data", "transformers": "text"}
@@ -137,7 +137,7 @@ def cost_of(case: Case) -> dict[str, Any]:
         path.write_text(dump(case))
         argv = [case.python or sys.executable, "-m", "benches.cost", str(path), "--limit", str(COST_LIMIT_S)]
         code, text = output(argv, limit_s=START_LIMIT_S + COST_LIMIT_S)
-    last = (text.strip().splitlines() or ["no answer in time"])[-1]
+    last = last_line(text, "no answer in time")
     if code != 0:
         raise UserError(last)
     return dict(msgspec.json.decode(last))

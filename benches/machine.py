@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from benches.errors import UserError
-from launchers.supervise import output
+from launchers.supervise import last_line, output
 
 PROBE_LIMIT_S = 120.0
 # Device files without which torch can see no GPU: NVIDIA's driver, the same under WSL, AMD's.
@@ -26,8 +26,9 @@ def visible_gpus(python: str | None) -> int:
     code, text = output([python or sys.executable, "-c", COUNT], limit_s=PROBE_LIMIT_S)
     counts = [line.split()[1] for line in text.splitlines() if line.startswith("gpus ")]
     if code != 0 or not counts:
-        last = (text.strip().splitlines() or ["no answer"])[-1]
-        raise UserError(f"python={python or sys.executable}: cannot ask its torch for GPUs: {last}; or take device=cpu")
+        raise UserError(
+            f"python={python or sys.executable}: cannot ask its torch for GPUs: {last_line(text)}; or take device=cpu"
+        )
     return int(counts[0])
 
 

@@ -18,7 +18,7 @@ from benches.spec import Case, dump
 from launchers.choose import launcher
 from launchers.kubernetes import RESULTS, KubernetesSpec, mpi_job, object_name, train_job
 from launchers.spec import LaunchSpec
-from launchers.supervise import output
+from launchers.supervise import last_line, output
 
 FOLDER = "/opt/ringduel"
 """This project in the image (Dockerfile)."""
@@ -74,16 +74,16 @@ def apply(resolved: Resolved, words: list[str], config_dir: Path | None, as_json
             f"cluster=kubernetes: no kubectl on the PATH; install it, or where it is: kubectl apply -f {path}"
         )
     code, said = output([kubectl, "apply", "-f", str(path)], limit_s=APPLY_S)
-    lines = said.strip().splitlines() or ["no answer"]
     if code != 0:
-        raise UserError(f"cluster=kubernetes: kubectl apply -f {path}: {lines[-1]}")
+        raise UserError(f"cluster=kubernetes: kubectl apply -f {path}: {last_line(said)}")
     asked, name = _asked(resolved), object_name(resolved.study.name)
     space = f" -n {asked.namespace}" if asked.namespace else ""
     follow = f"kubectl logs -f{space} job/{name}-launcher"
     if as_json:
-        print_json({"study": resolved.study.name, "manifest": str(path), "said": lines, "follow": follow})
+        said_lines = said.strip().splitlines()
+        print_json({"study": resolved.study.name, "manifest": str(path), "said": said_lines, "follow": follow})
         return 0
-    print(*lines, sep="\n")
+    print(said.strip())
     print(f"\nFollow the study:        {follow}")
     print(f"Its results:             {RUNS}/{resolved.study.name} in the claim {asked.results_claim}")
     print(f"Before it runs again:    kubectl delete{space} mpijob/{name}")

@@ -19,7 +19,7 @@ from benches.workloads import datasets
 from launchers.choose import launcher
 from launchers.slurm import SlurmNodes, SlurmSpec
 from launchers.spec import Mpi
-from launchers.supervise import CHECKOUT, output
+from launchers.supervise import CHECKOUT, last_line, output
 from launchers.tools import LIBMPI, Tools, libmpi
 
 LIMIT_S = 180.0
@@ -118,8 +118,7 @@ def _answer(python: str | None, code: int | None, text: str) -> probe.Answer:
     answers = [line for line in text.splitlines() if line.startswith(probe.MARK)]
     if code != 0 or not answers:
         silent = f"no answer within {LIMIT_S:g} s" if code is None else f"exit status {code}"
-        last = (text.strip().splitlines() or [silent])[-1]
-        raise UserError(f"python={python or sys.executable}: cannot run ranks: {last}")
+        raise UserError(f"python={python or sys.executable}: cannot run ranks: {last_line(text, silent)}")
     return msgspec.json.decode(answers[-1].removeprefix(probe.MARK), type=probe.Answer)
 
 

@@ -31,7 +31,7 @@ from benches.spec import Case, build, plain
 from benches.workloads.data import make_batches
 from benches.workloads.emulated import Layer, Profile
 from benches.workloads.train import Workload, bare_model, make_optimizer, set_numerics
-from launchers.supervise import output
+from launchers.supervise import last_line, output
 
 WARM_UP_STEPS, STEPS = 3, 10
 FORWARD, BACKWARD, REST, UPDATE = range(4)
@@ -92,9 +92,8 @@ def measure_apart(words: list[str], config_dir: Path | None) -> Profile:
     """The same in a fresh process. Raises UserError."""
     own = ["--config-dir", str(config_dir)] if config_dir else []
     code, text = output([sys.executable, "-m", "benches", "profile", "--json", *own, *words], limit_s=RUN_LIMIT_S)
-    lines = text.strip().splitlines() or ["no answer"]
     if code != 0:
-        raise UserError(lines[-1].removeprefix("ringduel: "))
+        raise UserError(last_line(text).removeprefix("ringduel: "))
     found: Profile = build(Profile, json.loads(text[text.index("{") :])["profile"])
     return found
 

@@ -18,13 +18,12 @@ from typing import BinaryIO
 
 from rich.console import Console
 
-from benches import allocation
 from benches.config import Resolved
 from benches.errors import UserError
 from benches.preflight import check_results
 from launchers import slurm
 from launchers.processes import TOKEN
-from launchers.supervise import StopFlag, interrupts, output
+from launchers.supervise import StopFlag, interrupts, last_line, output
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 SCRIPT, JOB = "job.sh", "job"
@@ -124,7 +123,7 @@ def submit(resolved: Resolved, text: str, folder: Path) -> str:
     # With several clusters: `number;cluster`.
     found = re.search(r"^(\d+)(;\S+)?$", said, re.MULTILINE)
     if code != 0 or found is None:
-        raise UserError(f"cluster=slurm: sbatch refuses: {allocation.last_line(said)}")
+        raise UserError(f"cluster=slurm: sbatch refuses: {last_line(said)}")
     (folder / JOB).write_text(found[1])
     return found[1]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from benches.errors import UserError
 from launchers.remote import CHECKOUT, CONNECT_S, Ssh
-from launchers.supervise import output
+from launchers.supervise import last_line, output
 
 LIMIT_S = CONNECT_S + 30.0
 """For one host's answer; a cold network file system is slow."""
@@ -80,17 +80,15 @@ def ask(host: str, python: str, hosts: Sequence[str], ssh: Ssh) -> Answer:
 
 def parse(host: str, python: str, code: int | None, text: str, asked: float) -> Answer:
     """The answer in what ssh wrote and the status it ended with. `asked`: our clock then. Raises UserError."""
-    lines = text.strip().splitlines() or ["no answer"]
+    last = last_line(text)
     if code is None:
         raise UserError(f"cluster.hosts={host}: no answer within {LIMIT_S:g} s")
     # ssh's own status for a host that it does not reach, or that does not let us in.
     if code == 255:
-        raise UserError(f"cluster.hosts={host}: ssh fails: {lines[-1]}; `ssh {host} true` must work without a password")
+        raise UserError(f"cluster.hosts={host}: ssh fails: {last}; `ssh {host} true` must work without a password")
     if code != 0:
-        raise UserError(
-            f"cluster.hosts={host}: {python} does not run there ({lines[-1]}); install the same environment"
-        )
-    return answer(lines[-1], asked)
+        raise UserError(f"cluster.hosts={host}: {python} does not run there ({last}); install the same environment")
+    return answer(last, asked)
 
 
 def answer(line: str, asked: float) -> Answer:

@@ -246,6 +246,11 @@ def output(argv: Sequence[str], limit_s: float) -> tuple[int | None, str]:
         return (None if outcome.status == "timeout" else outcome.exit_code), log.read_text(errors="replace")
 
 
+def last_line(text: str, silent: str = "no answer") -> str:
+    """What a command said last, which is why it failed; `silent` where it said nothing."""
+    return (text.strip().splitlines() or [silent])[-1]
+
+
 def _kill(token: str) -> list[int]:
     """Kill what a guard left that was itself killed; return what does not go."""
     deadline = time.monotonic() + STUCK_S

@@ -20,7 +20,7 @@ from benches.install.build import RECORD, build, cached, install_wheel, uninstal
 from benches.install.plan import Plan
 from benches.install.steps import Steps, first_error
 from benches.install.toolkit import CudaPlan
-from launchers.supervise import interrupts, output
+from launchers.supervise import interrupts, last_line, output
 
 SITE = Path(sysconfig.get_path("platlib"))
 """Where pip puts the wheel."""
@@ -106,10 +106,9 @@ def find() -> Found | None:
     if find_spec("horovod") is None:
         return None
     code, said = output([sys.executable, "-c", PROBE], PROBE_LIMIT_S)
-    lines = said.strip().splitlines() or ["it said nothing"]
     if code != 0:
         return Found("", {}, first_error(said))
-    answer = json.loads(lines[-1])
+    answer = json.loads(last_line(said))
     return Found(answer.pop("version"), answer)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benches.errors import UserError
 from launchers.processes import send, stat_of
-from launchers.supervise import output
+from launchers.supervise import last_line, output
 from launchers.virtual.plan import (
     SUBNETS,
     Link,
@@ -159,11 +159,10 @@ def _up(plan: Plan, folder: Path) -> Cluster:
 
 def _reason(said: str) -> str:
     """The command that failed and what it said, in one line."""
-    lines = said.strip().splitlines() or ["no answer"]
-    command = next((line for line in reversed(lines) if line.startswith("+ ")), "+ sh")[2:]
+    command = next((line for line in reversed(said.splitlines()) if line.startswith("+ ")), "+ sh")[2:]
     if "netem" in command and "kind is unknown" in said:
         return "this kernel has no netem (CONFIG_NET_SCH_NETEM); set cluster.link_latency_ms=null"
-    return f"{command}: {lines[-1]}"
+    return f"{command}: {last_line(said)}"
 
 
 def _run(text: str) -> tuple[int | None, str]:

@@ -78,7 +78,10 @@ def _failures(summary: Summary) -> list[Part]:
 
 def _costs(summary: Summary) -> list[Part]:
     grid = grids.costs(summary)
-    return [grid, Bullets(list(grids.COST_LEGEND), quiet=True)] if grid.rows else []
+    titles = [column.title for column in grid.columns]
+    priced = grids.COST_LEGEND if grids.COSTS["cost_per_million"] in titles else ()
+    energy = grids.ENERGY_LEGEND if grids.COSTS["energy_per_million"] in titles else ()
+    return [grid, Bullets([*priced, *energy], quiet=True)] if grid.rows else []
 
 
 def _configs(summary: Summary) -> list[Part]:

@@ -7,6 +7,8 @@ import pandas as pd
 from analysis.estimate import Estimate
 
 MILLION = 1_000_000
+COSTS = ("cost_per_million", "cost_per_epoch", "energy_per_million")
+"""What a row may know: in the currency of the price, and in Wh."""
 
 
 def cost(scaled: pd.DataFrame, price_per_node_hour: float, samples_per_epoch: int | None = None) -> pd.DataFrame:

@@ -32,6 +32,16 @@ COST_LEGEND = (
     "cost: price × nodes × samples ÷ throughput ÷ 3600, in the currency of the price; median of launches "
     "(cheapest–dearest). A node counts whole, however few ranks it has, and a virtual one like a real one",
 )
+ENERGY_LEGEND = (
+    "energy: power ÷ throughput; power is the mean during the blocks, of the GPUs of all ranks or of the processor "
+    "packages of all hosts, whatever else ran there; median of launches (least–most)",
+)
+COSTS = {
+    "cost_per_million": "a million samples",
+    "cost_per_epoch": "an epoch",
+    "energy_per_million": "Wh a million samples",
+}
+"""Columns by what `Summary.cost` finds."""
 LONGEST_HEAD = 14
 """Characters of a name that a column's title has room for."""
 
@@ -195,22 +205,22 @@ def failures(summary: Summary) -> Grid:
 
 
 def costs(summary: Summary) -> Grid:
-    """One row a contestant that is ranked, where the study has a price."""
-    priced = [(row, found) for group in summary.groups() for row in group if (found := summary.cost(row))]
-    epochs = any("cost_per_epoch" in found for _, found in priced)
-    columns = [Column("model"), Column("ranks", "right"), Column("contestant"), Column("a million samples")]
+    """One row a contestant that is ranked, where the study has a price or its hardware counted energy."""
+    known = [(row, found) for group in summary.groups() for row in group if (found := summary.cost(row))]
+    titles = {name: title for name, title in COSTS.items() if any(name in found for _, found in known)}
+    columns = [Column("model"), Column("ranks", "right"), Column("contestant"), *map(Column, titles.values())]
     rows = [
         [
             words.clean(", ".join(part for part in row.group if part), 60),
             _shape(row),
             _contestant(row),
-            words.spread(found["cost_per_million"]),
-            *([words.spread(found["cost_per_epoch"]) if "cost_per_epoch" in found else "–"] if epochs else []),
+            *(words.spread(found[name]) if name in found else "–" for name in titles),
         ]
-        for row, found in priced
+        for row, found in known
     ]
-    title = f"Cost at {summary.records.study.price_per_node_hour:g} a node and hour" if rows else ""
-    return Grid(title, [*columns, *([Column("an epoch")] if epochs else [])], rows)
+    price = summary.records.study.price_per_node_hour
+    title = "Cost" if price is None else f"Cost at {price:g} a node and hour"
+    return Grid(title if rows else "", columns, rows)
 
 
 def parity_error(failure: Failure) -> str:

@@ -20,7 +20,7 @@ LAUNCH_COLUMNS: dict[str, str] = {
     "key": "str", "launch": "int64", "stage": "str", "status": "str", "reason": "str", "usable": "bool",
     "step_time_s": "float64", "throughput": "float64", "blocks": "int64", "duration_s": "float64", "setup_s": "float64",
     "p50_s": "float64", "p95_s": "float64", "p99_s": "float64",
-    "foreign_share": "float64", "steal_share": "float64", "mhz": "float64", "host_bound": "bool",
+    "foreign_share": "float64", "steal_share": "float64", "mhz": "float64", "power_w": "float64", "host_bound": "bool",
     "peak_memory_mb": "float64", "cpus": "float64", "parity_passed": "object", "parity_error": "float64",
     "parity_bound": "float64", "log_tail": "object", "warnings": "object",
 }  # fmt: skip
@@ -97,6 +97,7 @@ def _header_values(header: Header) -> dict[str, Any]:
         "peak_memory_mb": max(header.peak_memory_mb, default=None),
         "cpus": cpus,
         **load.shares(header, cpus),
+        "power_w": load.power_w(header),
         "parity_passed": parity.passed if parity else None,
         "parity_error": parity.error if parity else None,
         "parity_bound": parity.bound if parity else None,

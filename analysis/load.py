@@ -1,4 +1,4 @@
-"""What the hosts of a launch did besides it, from Header.load: shares of their cores, and their clock in MHz."""
+"""What the hosts of a launch did besides it, from Header.load: shares of their cores, clock in MHz, power in W."""
 
 from __future__ import annotations
 
@@ -27,6 +27,22 @@ def shares(header: Header, cpus: float | None) -> dict[str, float | None]:
         found["foreign_share"] = max(foreign for foreign, _ in hosts) / cpus
         found["steal_share"] = max(steal for _, steal in hosts) / cpus
     return found
+
+
+def power_w(header: Header) -> float | None:
+    """Mean power during the blocks: of all ranks' GPUs, or of the processor packages of their hosts, each counted once.
+
+    Energy ÷ time of the blocks, untimed steps and barriers included. None where a rank has no counter.
+    """
+    if not header.load or any(load.energy_j is None for loads in header.load for load in loads):
+        return None
+    ranks = [[loads] for loads in header.load if loads]
+    parts = ranks if header.case.device == "cuda" else list(_by_host(header).values())
+    return sum(statistics.fmean(map(_power_w, part)) for part in parts) if parts else None
+
+
+def _power_w(loads: list[Load]) -> float:
+    return sum(load.energy_j or 0.0 for load in loads) / sum(load.wall_s for load in loads)
 
 
 def _by_host(header: Header) -> dict[object, list[list[Load]]]:

@@ -9,7 +9,7 @@ from typing import Any
 from analysis import marks, table, words
 from analysis.compare import Comparison
 from analysis.components import Components
-from analysis.cost import MILLION, of_samples
+from analysis.cost import COSTS, MILLION, of_samples
 from analysis.curve import Point
 from analysis.estimate import Estimate
 from analysis.noise import Control
@@ -32,6 +32,8 @@ class Row:
     step_time_s: Estimate | None
     """Median over launches; None when none is sound or the parity gate was not passed."""
     throughput: Estimate | None
+    energy_per_million: Estimate | None
+    """Wh of a million samples: median over launches; None where a launch's hardware counts no energy."""
     percentiles: dict[str, Estimate]
     """p50, p95, p99 of the steps of a launch on its slowest rank: median over launches, in seconds."""
     spread: Components
@@ -113,14 +115,16 @@ class Summary:
         return self.rows[place] if place < len(self.rows) else self.copies[place - len(self.rows)]
 
     def cost(self, row: Row) -> dict[str, Estimate]:
-        """`cost_per_million` and `cost_per_epoch` of its samples, as far as price, throughput and set are known."""
+        """`cost_per_million` and `cost_per_epoch` of its samples, as far as price, throughput and set are known;
+        `energy_per_million` where energy was counted."""
         price, rate = self.records.study.price_per_node_hour, row.throughput
+        energy = {"energy_per_million": row.energy_per_million} if row.energy_per_million else {}
         if price is None or rate is None:
-            return {}
+            return energy
         header = self.records.headers.get(self.records.keys[row.index])
         counts = {"cost_per_million": MILLION, "cost_per_epoch": header.samples_per_epoch if header else None}
         nodes = row.case.cluster.nodes
-        return {name: of_samples(count, rate, nodes, price) for name, count in counts.items() if count}
+        return {name: of_samples(count, rate, nodes, price) for name, count in counts.items() if count} | energy
 
     def control_of(self, row: Row) -> Control | None:
         """The A/A control that speaks for a row: of its table, and of its world size if there are several."""
@@ -166,7 +170,7 @@ class Summary:
             "throughput": row.throughput and row.throughput.plain(),
             "percentiles": {name: estimate.plain() for name, estimate in row.percentiles.items()},
             "spread": row.spread.plain(),
-            **{name: costs[name].plain() if name in costs else None for name in ("cost_per_million", "cost_per_epoch")},
+            **{name: costs[name].plain() if name in costs else None for name in COSTS},
             "efficiency": {name: estimate.plain() for name, estimate in row.efficiency.items()},
             "parity": row.parity,
             "marks": list(row.marks),

@@ -16,6 +16,7 @@ import pandas as pd
 from analysis import alike, compare, curve, doubts, marks, noise, scaling, stats, table
 from analysis.compare import Comparison, Entrant
 from analysis.components import components
+from analysis.cost import MILLION
 from analysis.estimate import Estimate
 from analysis.launch import AGAIN, CONFIRM, MAIN
 from analysis.meetings import meetings
@@ -110,6 +111,7 @@ def _row(
         case_id=case_id,
         step_time_s=stats.median_of_launches(usable["step_time_s"], "s") if ranked else None,
         throughput=stats.median_of_launches(usable["throughput"], unit) if ranked else None,
+        energy_per_million=_energy(usable) if ranked else None,
         percentiles=_percentiles(usable) if ranked else {},
         spread=components(np.log(times.to_numpy(dtype=float))),
         efficiency=efficiency or {},
@@ -118,6 +120,13 @@ def _row(
         effective=header.effective if header else {},
         curve=curve.points(records.curves[records.curves["contestant"] == index], contestant.case.cluster.world_size),
     )
+
+
+def _energy(usable: pd.DataFrame) -> Estimate | None:
+    """Wh of a million samples = power ÷ throughput × 10⁶ ÷ 3600, where every launch has its power."""
+    if usable["power_w"].isna().any():
+        return None
+    return stats.median_of_launches(usable["power_w"] / usable["throughput"] * (MILLION / 3600), "Wh")
 
 
 def _percentiles(usable: pd.DataFrame) -> dict[str, Estimate]:

@@ -1,24 +1,28 @@
-"""What else the host did during a block: CPU seconds of all processes, of other guests, and of this process."""
+"""What else the host did during a block: CPU seconds of all processes, of other guests, and of this process; energy."""
 
 from __future__ import annotations
 
 import time
 
 import psutil
+import torch
 
+from benches.energy import Energy, counters
 from benches.record import Load
 
 
 class Meter:
     """Starts when it is made."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._energy = Energy(counters(device))
         self._start = _now()
 
     def read(self) -> Load:
         """What has passed since the start. psutil's times come from /proc, in ticks of 10 ms."""
         wall_s, busy_s, steal_s, own_s = (end - start for start, end in zip(self._start, _now(), strict=True))
-        return Load(wall_s=wall_s, busy_s=busy_s, steal_s=steal_s, own_s=own_s, mhz=_mhz())
+        joules = self._energy.joules()
+        return Load(wall_s=wall_s, busy_s=busy_s, steal_s=steal_s, own_s=own_s, mhz=_mhz(), energy_j=joules)
 
 
 def _now() -> tuple[float, float, float, float]:

@@ -169,7 +169,7 @@ class Launch:
 
     def _run_block(self, timer: Timer, order: dict[str, Any]) -> None:
         self._phase("timing", order["block"])
-        meter = Meter()
+        meter = Meter(self.engine.device)
         timer.run_block(order["block"], self.case.block_steps, order["untimed"])
         self.load.append(meter.read())
         if self.emulated is not None:

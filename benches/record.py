@@ -84,6 +84,8 @@ class Load(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """This rank's process."""
     mhz: float | None = None
     """Mean clock of the host's cores at the end of the block; null where the host does not say."""
+    energy_j: float | None = None
+    """Joules of this rank's GPU in that time, or on the CPU of its host's processor packages; null: nothing counts."""
 
 
 class Block(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
+import msgspec
 import pandas as pd
 import pytest
-from planted import Plant, make_case
+from planted import Plant, header, make_case
 
 from analysis import report, summary, table
+from analysis.load import power_w
 from benches.errors import UserError
-from benches.record import HEADER
+from benches.record import HEADER, Load
 
 Make = Callable[..., Path]
 EPOCH = 1797
@@ -80,3 +84,48 @@ def test_the_price_is_frozen_with_the_study() -> None:
     from composing import study
 
     assert study("model=mlp", "study.price_per_node_hour=2.5").price_per_node_hour == 2.5
+
+
+def with_energy(folder: Path, ranks: list[list[float | None]]) -> Path:
+    """Joules of each rank's blocks of a second, in all launches of a study."""
+    for path in folder.rglob(HEADER):
+        known = json.loads(path.read_text())
+        load = {"wall_s": 1.0, "busy_s": 1.0, "steal_s": 0.0, "own_s": 0.5}
+        known["load"] = [[load | {"energy_j": joules} for joules in blocks] for blocks in ranks]
+        path.write_text(json.dumps(known))
+    return folder
+
+
+def test_energy_is_power_times_time(study_folder: Make, tmp_path: Path) -> None:
+    folder = with_energy(priced(study_folder, None), [[50.0, 70.0], [50.0, 70.0]])
+    found = summary.reduce(table.read(folder))
+    for row in found.rows:
+        assert row.throughput
+        energy = found.cost(row)["energy_per_million"]
+        # Two ranks of one host see the same packages.
+        assert energy.value == pytest.approx(60 / row.throughput.value * 1e6 / 3600)
+    report.write(folder, tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "**Cost**" in text
+    assert "| Wh a million samples |" in text
+    assert "price ×" not in text
+    frame = pd.read_csv(tmp_path / "contestants.csv")
+    assert list(frame["energy_per_million"]) == [found.cost(row)["energy_per_million"].value for row in found.rows]
+
+
+def test_energy_stands_beside_a_price(study_folder: Make) -> None:
+    folder = with_energy(priced(study_folder, 3.6), [[50.0], [50.0]])
+    row = summary.summarise(folder)["contestants"][0]
+    assert all(row[name]["value"] > 0 for name in ("cost_per_million", "cost_per_epoch", "energy_per_million"))
+
+
+def test_where_one_rank_has_no_counter_there_is_no_energy(study_folder: Make) -> None:
+    folder = with_energy(priced(study_folder, None), [[50.0, 50.0], [None, None]])
+    assert summary.summarise(folder)["contestants"][0]["energy_per_million"] is None
+
+
+@pytest.mark.parametrize(("device", "watts"), [("cuda", 120.0), ("cpu", 60.0)])
+def test_gpus_are_added_up_and_packages_counted_once_a_host(device: Literal["cpu", "cuda"], watts: float) -> None:
+    case = msgspec.structs.replace(make_case("ddp", "gloo", 2), device=device)
+    load = Load(wall_s=2.0, busy_s=1.0, steal_s=0.0, own_s=0.5, energy_j=120.0)
+    assert power_w(header(case, 0, load=[[load], [load]])) == pytest.approx(watts)

@@ -69,7 +69,7 @@ def compare(a: Path, b: Path) -> Across:
     margin = records[0].study.margin
     changes = [_change(sides[0][case], sides[1][case], level, margin) for case in common]
     found = [change for change in changes if change is not None]
-    return Across(*records, found, list(_warnings(records, sides)))
+    return Across(*records, found, [*_left_out(len(common) - len(found)), *_warnings(records, sides)])
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class _Side:
     logs: NDArray[np.float64]
     """Of the step times of its sound main launches."""
     tried: bool
-    """A launch has a record."""
+    """A launch came to an end of its own: not missing, interrupted, or unreadable."""
 
 
 def _sides(records: Records) -> dict[str, _Side]:
@@ -94,9 +94,8 @@ def _sides(records: Records) -> dict[str, _Side]:
         sound = own["usable"] & (place not in refused)
         logs = np.log(own.loc[sound, "step_time_s"].to_numpy(dtype=float))
         if not one.copy:
-            found.setdefault(
-                records.case_ids[place], _Side(place, records, logs, not own["status"].eq("missing").all())
-            )
+            tried = bool(own["status"].isin(["ok", "failed", "timeout"]).any())
+            found.setdefault(records.case_ids[place], _Side(place, records, logs, tried))
     return found
 
 
@@ -131,6 +130,12 @@ def welch(a: NDArray[np.float64], b: NDArray[np.float64], level: float) -> Estim
     half = float(distributions.t.ppf((1 + level) / 2, free)) * math.sqrt(error)
     low, high = np.exp(np.clip([mean - half, mean + half], -700.0, 700.0))
     return Estimate(math.exp(mean), float(low), float(high), level, n, "ratio")
+
+
+def _left_out(count: int) -> Iterator[str]:
+    if count:
+        cases = f"{count} case{'s' if count > 1 else ''} of both"
+        yield f"{cases}: no sound launch in either, or not run in one: not compared"
 
 
 def _warnings(records: tuple[Records, Records], sides: list[dict[str, _Side]]) -> Iterator[str]:

@@ -48,7 +48,7 @@ def _topics(summary: Summary) -> Iterator[tuple[str, Cells, str]]:
     launches = summary.records.launches
     run = launches[~launches["status"].isin(["missing", "unreadable"])]
     yield "launches that ended well", _of(run, _ended), "status of each launch"
-    yield "transports that worked here", _of(run, _transports), "case.transport of launches with status ok"
+    yield "transports tried here that worked", _of(run, _transports), "case.transport of launches with status ok"
     yield "started by", _starters(summary), "command of a launch with status ok"
     yield "start-up to the first step, s", _of(run, lambda own: _range(own["setup_s"])), "setup_s, median (range)"
     yield "version", _facts(summary, _version), "provenance.versions"
@@ -114,7 +114,7 @@ def _starters(summary: Summary) -> Cells:
     found: dict[str, set[str]] = {name: set() for name in ENGINES}
     for header in summary.records.headers.values():
         if header.case.engine in found and header.status == "ok":
-            line = header.command.replace("/", " ").replace(".", " ").split()
+            line = header.command.replace("torch.distributed.run", "torchrun").replace("/", " ").split()
             found[header.case.engine] |= set(STARTERS) & set(line) or {"direct"}
     return {name: ", ".join(sorted(told)) for name, told in found.items()}
 

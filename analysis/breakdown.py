@@ -14,7 +14,7 @@ from analysis.estimate import Estimate
 from analysis.stats import LEVEL
 
 PARTS = ("compute_s", "engine_s", "exposed_s")
-WHO = ["study", "model", "name", "cell", "marks", "world_size", "contestant"]
+WHO = ["study", "model", "at", "name", "cell", "marks", "world_size", "contestant"]
 
 
 def breakdown(blocks: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
@@ -42,17 +42,22 @@ def _study(blocks: pd.DataFrame, level: float) -> list[dict[str, Any]]:
         if not len(alone):
             continue
         places = [int(frame["contestant"].iloc[0]) for frame in (local, alone) if len(frame)]
-        rows.append({name: one[name] for name in WHO} | _parts(times, int(one["contestant"]), places, level))
+        # Where no launch has both baselines, the engine's own tells more than nothing.
+        parts = _parts(times, int(one["contestant"]), places, level) or _parts(
+            times, int(one["contestant"]), places[-1:], level
+        )
+        if parts:
+            rows.append({name: one[name] for name in WHO} | parts)
     return rows
 
 
 def _parts(times: pd.DataFrame, place: int, bases: list[int], level: float) -> dict[str, Estimate | None]:
-    """bases: the bare model, if measured, and the engine with one rank."""
+    """bases: the bare model, if measured, and the engine with one rank. Empty where no launch has all."""
     common = times[[*bases, place]].dropna()
     step, alone = common[place], common[bases[-1]]
-    found: dict[str, Estimate | None] = dict.fromkeys(("step_s", *PARTS, "exposed_share"))
     if not len(common):
-        return found
+        return {}
+    found: dict[str, Estimate | None] = dict.fromkeys(("step_s", *PARTS, "exposed_share"))
     found |= {"step_s": mean(step, "s", level), "exposed_s": mean(step - alone, "s", level)}
     found["exposed_share"] = mean((step - alone) / step, "fraction", level)
     if len(bases) > 1:

@@ -39,11 +39,11 @@ def efficiency(scaled: pd.DataFrame, baseline: str = "") -> Figure:
     shown = many[many[column].map(_is)]
     if not len(shown):
         return style.empty("No efficiency was measured over several numbers of ranks")
-    panels = list(shown.groupby(["model", shown["marks"].map(is_apart)], sort=False))
+    panels = [own for _, own in shown.groupby(["model", "at", shown["marks"].map(is_apart)], sort=False)]
     figure = Figure(figsize=(WIDTH, 2.7 * len(panels) + 0.9), layout="constrained")
-    for axis, ((model, _), own) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+    for axis, own in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         _efficiency_panel(axis, own, column)
-        axis.set_title(style.title(_efficiency_title(str(model), own, column), 100), loc="left", fontsize=9)
+        axis.set_title(style.title(_efficiency_title(own, column), 100), loc="left", fontsize=9)
     scale = f"ranks against throughput a rank ÷ that of {TOLD[name]}; bands: intervals of 95 %; line: perfect"
     style.legend(figure, shown["cell"], scale)
     return figure
@@ -70,13 +70,13 @@ def _efficiency_panel(axis: Axes, own: pd.DataFrame, column: str) -> None:
     style.quiet(axis)
 
 
-def _efficiency_title(model: str, own: pd.DataFrame, column: str) -> str:
+def _efficiency_title(own: pd.DataFrame, column: str) -> str:
     size = own["world_size"].max()
     last = own[own["world_size"] == size]
     order = sorted(zip(last["cell"], last["marks"], last[column], strict=True), key=lambda one: -one[2].value)
     told = [f"{cell}{_marks(marks)} {one.value * 100:.0f} %" for cell, marks, one in order[:4]]
     n = words.launches([one.n for one in last[column]])
-    return f"{words.clean(model, 40)}: at {words.ranks(int(size))} {', '.join(told)} ({n})"
+    return f"{words.at_point(own.iloc[0])}: at {words.ranks(int(size))} {', '.join(told)} ({n})"
 
 
 def breakdown_bars(parts: pd.DataFrame) -> Figure:
@@ -156,19 +156,20 @@ def _trace_finding(own: pd.DataFrame) -> str:
 
 
 def matrix(scaled: pd.DataFrame) -> Figure:
-    """The fastest of each engine and transport at the largest world size, one panel a model; of `library.scaling`."""
+    """The smallest median of each engine and transport at the largest world size, and its ratio to the smallest of all;
+    one panel a model and point of other axes. Not a verdict: medians are not paired. scaled: of `library.scaling`."""
     own = scaled[(scaled["cell"] != "local") & scaled["step_time_s"].map(_is)]
     apart = own["marks"].map(is_apart)
-    own = own[own["world_size"] == own.groupby(["model", apart])["world_size"].transform("max")]
-    panels = [(str(model), _fastest(group)) for (model, _), group in own.groupby(["model", apart], sort=False)][:6]
+    own = own[own["world_size"] == own.groupby(["model", "at", apart])["world_size"].transform("max")]
+    panels = [_fastest(group) for _, group in own.groupby(["model", "at", apart], sort=False)][:6]
     if not panels:
         return style.empty("No step time was measured")
     figure = Figure(figsize=(WIDTH, 1.45 * len(panels) + 0.3), layout="constrained")
-    for axis, (model, best) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+    for axis, best in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         _matrix_panel(axis, best)
         first = best.iloc[0]
-        text = f"{words.clean(model, 40)}, {words.ranks(int(first['world_size']))}: {first['cell']}"
-        text += f"{_marks(first['marks'])} is fastest, median {words.duration(first['step_time_s'].value)} a step"
+        text = f"{words.at_point(first)}, {words.ranks(int(first['world_size']))}: {first['cell']}"
+        text += f"{_marks(first['marks'])} has the smallest median, {words.duration(first['step_time_s'].value)} a step"
         n = words.launches([one.n for one in best["step_time_s"]])
         axis.set_title(style.title(f"{text} ({n})", 96), loc="left", fontsize=9)
     return figure
@@ -221,7 +222,7 @@ def heat(
 def _named(row: pd.Series) -> str:
     ranks = words.ranks(int(row["world_size"]))
     title = words.title(words.clean(str(row["name"]), 20), str(row["cell"]))
-    return style.safe(f"{words.clean(str(row['model']), 20)}, {ranks}: {title}{_marks(row['marks'])}")
+    return style.safe(f"{words.clean(words.at_point(row), 40)}, {ranks}: {title}{_marks(row['marks'])}")
 
 
 def _marks(marks: str) -> str:

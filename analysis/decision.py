@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from analysis import headline, words
+from analysis import headline, stats, words
 from analysis.compare import Comparison
 from analysis.grids import Column, Grid
 from analysis.questions import Question
 from analysis.rows import Row, Summary
 
 HEAD = ("model", "ranks", "question", "answer", "step time", "interval", "how sure")
-HOPELESS = 100
-"""Times as many launches: from there on it is said that launches will not do."""
 
 
 def grid(summary: Summary) -> Grid:
@@ -59,8 +57,15 @@ def _how_sure(summary: Summary, question: Question) -> str:
         *([] if question.confirmed else ["not confirmed"]),
         *found.marks,
     ]
-    control = summary.control_of(summary.at(found.a))
-    return ", ".join([*parts, *([f"A/A {words.half_width(control.floor)}"] if control else [])])
+    return ", ".join([*parts, *_floor(summary, summary.at(found.a))])
+
+
+def _floor(summary: Summary, row: Row) -> Iterator[str]:
+    """What the A/A control is known to; one world size has it, which is named where it is another."""
+    control = summary.control_of(row)
+    if control:
+        size = summary.at(control.comparison.b).world_size
+        yield f"A/A {words.half_width(control.floor)}" + ("" if size == row.world_size else f" at {words.ranks(size)}")
 
 
 def changes(summary: Summary) -> list[str]:
@@ -94,17 +99,19 @@ def _change(found: Comparison, margin: float) -> str:
 
 
 def _needed(found: Comparison, margin: float) -> str:
-    """The interval of a mean shrinks with √n, and must exclude 1 or come to lie within the margin."""
+    """The interval must shrink until it excludes 1 or lies within the margin."""
     ratio = found.ratio
-    value, half = abs(math.log(ratio.value)), math.log(ratio.high / ratio.low) / 2
-    target = max(value, math.log1p(margin) - value)
-    times = (half / target) ** 2
+    value, room = abs(math.log(ratio.value)), math.log1p(margin)
+    needed = stats.launches_for(ratio, max(value, room - value))
     if "A/A" in found.marks:
         return "the A/A control differs by as much: find what tells two copies apart, launches alone will not do"
-    if times > HOPELESS:
-        return "the difference lies at the margin: more launches will hardly decide it, another margin would"
-    kind = "slower or faster" if value >= math.log1p(margin) - value else "equivalent"
-    return f"about {max(math.ceil(ratio.n * times), ratio.n + 1)} launches would decide it ({kind}), if the ratio stays"
+    if needed is None:
+        return (
+            f"more than {stats.MOST_LAUNCHES} launches would be needed, if the ratio stays: a steadier machine or "
+            "another margin would decide it, launches hardly"
+        )
+    kind = "slower or faster" if value >= room - value else "equivalent"
+    return f"about {max(needed, ratio.n + 1)} launches would decide it ({kind}), if the ratio stays"
 
 
 def _turns(summary: Summary) -> Iterator[str]:

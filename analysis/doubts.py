@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from analysis import compare, disturbance, fairness, marks, stats, table, words
+from analysis.estimate import Estimate
 from analysis.rows import Row, Summary
 from analysis.table import Records
 from benches.schedule import CONTROL_COPY
@@ -23,6 +24,7 @@ def warnings(summary: Summary, launches: dict[int, pd.DataFrame]) -> Iterator[st
     if any("provisional" in row.marks for row in ranked):
         yield f"fewer than {stats.PROVISIONAL_BELOW} launches: verdicts are provisional; raise study.launches"
     yield from _control_warnings(summary)
+    yield from _apart_warnings(summary, launches)
     yield from disturbance.warnings(summary, pd.concat([*launches.values()]) if launches else pd.DataFrame())
     yield from _reference_warnings(records, ranked, summary.references)
     yield from fairness.differences(records)
@@ -36,8 +38,7 @@ def _control_warnings(summary: Summary) -> Iterator[str]:
         ratio, name = control.comparison.ratio, summary.at(control.comparison.b).title
         margin = f"{control.margin * 100:g} %"
         if not control.established:
-            needed = math.ceil(ratio.n * (control.floor / control.margin) ** 2) if control.floor < math.inf else None
-            more = f"about {needed} launches would do" if needed else "two launches are the least"
+            more = _more(ratio, control.margin)
             yield (
                 f"noise floor not established: the A/A control of {name} is known to "
                 f"{words.half_width(control.floor)} only, the margin is {margin}; raise study.launches ({more}) or "
@@ -56,6 +57,32 @@ def _control_warnings(summary: Summary) -> Iterator[str]:
             )
     if any(row.contestant.copy == CONTROL_COPY for row in summary.copies) and not summary.controls:
         yield "no A/A control: its launches failed, so the noise floor is not known; see failures"
+
+
+def _apart_warnings(summary: Summary, launches: dict[int, pd.DataFrame]) -> Iterator[str]:
+    """Pairs of one heat whose launches were not alive together: one ran alone, again or for want of memory."""
+    beside = {place: own.set_index("launch")["beside"] for place, own in launches.items()}
+    if not any(len(keys) for own in beside.values() for keys in own):
+        return
+    for pair in summary.comparisons:
+        a, b = summary.at(pair.a), summary.at(pair.b)
+        if a.contestant.heat != b.contestant.heat or not {pair.a, pair.b} <= set(beside):
+            continue
+        common = beside[pair.a].index.intersection(beside[pair.b].index)
+        apart = sum(a.contestant.key not in beside[pair.b][launch] for launch in common)
+        if apart:
+            yield (
+                f"{a.title} and {b.title} were not alive together in {apart} of {len(common)} launches (one ran alone, "
+                "again or for want of memory): what drifted in between is in their ratio"
+            )
+
+
+def _more(ratio: Estimate, margin: float) -> str:
+    """How many launches would make the control's interval as narrow as the margin."""
+    if not math.isfinite(ratio.high):
+        return "two launches are the least"
+    needed = stats.launches_for(ratio, math.log1p(margin))
+    return f"about {needed} launches would do" if needed else f"over {stats.MOST_LAUNCHES} launches would be needed"
 
 
 def _launch_warnings(launches: pd.DataFrame) -> Iterator[str]:

@@ -36,7 +36,7 @@ def frames(summary: Summary) -> dict[str, pd.DataFrame]:
     control = [
         {**_comparison(summary, c.comparison), "state": c.state, "established": c.established} for c in summary.controls
     ]
-    launches = summary.records.launches.drop(columns=["log_tail", "warnings"])
+    launches = summary.records.launches.drop(columns=["log_tail", "warnings", "beside"])
     points = [_point(row, point) for row in summary.rows for point in row.curve]
     return {
         "contestants": pd.DataFrame([_contestant(row, summary.cost(row)) for row in summary.rows]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 
 from analysis import charts, library, steps, sweeps, words
@@ -28,6 +30,11 @@ BREAKDOWN_LEGEND = (
     "the engine with one rank, which is communication that backward does not hide, waiting for the slowest rank, and "
     "what ranks of one host take from each other. Means of launches, 95 %",
 )
+SWEEP_LEGEND = (
+    "against the best: step time ÷ that of the fastest of the same engine and transport at this point, paired by "
+    "launch; intervals hold together with 95 % over all pairs among which the fastest was found. They count one "
+    "look: a study that stops when it knows enough is judged by its verdicts alone",
+)
 FABRIC_LEGEND = ("t = α + β · bytes, in pieces where the data show that the protocol changes; 95 % each",)
 
 
@@ -35,7 +42,7 @@ def singles(summary: Summary, scaled: pd.DataFrame) -> list[Part]:
     """Pictures of transports against engines and of single steps."""
     parts: list[Part] = []
     if scaled.loc[scaled["cell"] != "local", "cell"].nunique() > 2:
-        told = "The fastest contestant of each engine and transport, at the most ranks."
+        told = "The smallest median of each engine and transport, at the most ranks; the tables pair launches."
         parts.append(Picture("transports", charts.matrix(scaled), told, library.values(scaled)))
     if len(traced := steps.read(summary)):
         told = "Milliseconds of single steps in the order they ran, the slowest rank as points, the median as a line."
@@ -52,7 +59,7 @@ def why(blocks: pd.DataFrame) -> list[Part]:
     columns = [Column(title, "left" if title in ("model", "contestant") else "right") for title in titles]
     cells = [
         [
-            words.clean(row["model"], 40),
+            words.at_point(row),
             str(row["world_size"]),
             _who(row),
             *(_with(row[name], 1e3) for name in ("step_s", "compute_s", "engine_s", "exposed_s")),
@@ -101,7 +108,7 @@ def scaling(scaled: pd.DataFrame) -> list[Part]:
     columns += [Column(f"{kind}\n{heads[name]}", "right") for name in shown for kind in ("speed-up", "efficiency")]
     cells = [
         [
-            words.clean(row["model"], 40), _who(row), row["kind"], str(row["world_size"]),
+            words.at_point(row), _who(row), row["kind"], str(row["world_size"]),
             words.significant(row["throughput"].value),
             *(show(row[f"{kind}_{name}"])
               for name in shown for kind, show in (("speed_up", _plain), ("efficiency", _percent))),
@@ -151,29 +158,47 @@ def sweep(summary: Summary, tuned: pd.DataFrame, curves: pd.DataFrame) -> list[P
     columns = [Column(title, "right" if title == "ranks" else "left") for title in titles]
     cells = [
         [
-            words.clean(row["model"], 40), str(row["world_size"]), _who(row),
+            words.at_point(row), str(row["world_size"]), _who(row),
             words.spread(row["step_time_s"].scaled(1e3, "ms")),
             words.change(row["against_best"].value) if _is(row["against_best"]) else NOTHING,
             words.interval(row["against_best"]) if _is(row["against_best"]) else NOTHING,
-            "fastest" if row["best"] else "not told from the fastest" if row["tied"] else "slower",
+            _standing(row),
         ]
         for _, row in tuned.iterrows()
     ]  # fmt: skip
     table = Grid("Settings, each against the fastest of its engine and transport", columns, cells)
-    return [table, *_sweep_pictures(summary, tuned, curves)]
+    return [table, Bullets(SWEEP_LEGEND, quiet=True), *_sweep_pictures(summary, tuned, curves)]
+
+
+def _standing(row: pd.Series) -> str:
+    if row["best"]:
+        return "fastest"
+    if not _is(row["against_best"]):
+        return "not compared"
+    return "not told from the fastest" if row["tied"] else "slower"
 
 
 def _sweep_pictures(summary: Summary, tuned: pd.DataFrame, curves: pd.DataFrame) -> list[Part]:
+    """One figure of sizes, and one of each pair of settings, for every point at which settings were swept."""
     parts: list[Part] = []
-    if len(sweeps.sized(tuned)):
-        told = "Step time against bucket size and fusion threshold, on one axis of bytes."
-        figure = sweeps.sizes(tuned, messages(summary, curves))
-        parts.append(Picture("sizes", figure, told, library.values(sweeps.sized(tuned))))
-    for number, (cell, rows, columns) in enumerate(sweeps.joint(tuned)):
-        told = f"Step time of {cell} over two settings that were swept together, against its best."
-        figure = sweeps.heat_map(tuned, cell, rows, columns)
-        parts.append(Picture(f"joint_{number}", figure, told, library.values(tuned)))
+    for _, own in tuned.groupby(["point", "world_size"], sort=False):
+        parts += _pictures_at(summary, own, curves, len(parts))
     return parts
+
+
+def _pictures_at(summary: Summary, tuned: pd.DataFrame, curves: pd.DataFrame, before: int) -> Iterator[Picture]:
+    """before: pictures that there are, whose names must not be taken again."""
+    first = tuned.iloc[0]
+    where = f"{words.at_point(first)}, {words.ranks(int(first['world_size']))}"
+    if len(sweeps.sized(tuned)):
+        told = f"Step time against bucket size and fusion threshold, on one axis of bytes: {where}."
+        own = curves[curves["point"].eq(first["point"]) & curves["world_size"].eq(first["world_size"])]
+        figure = sweeps.sizes(tuned, messages(summary, own))
+        yield Picture(f"sizes_{before}" if before else "sizes", figure, told, library.values(sweeps.sized(tuned)))
+    for number, (cell, rows, columns) in enumerate(sweeps.joint(tuned), before):
+        told = f"Step time of {cell} over two settings that were swept together, against its best: {where}."
+        figure = sweeps.heat_map(tuned, cell, rows, columns)
+        yield Picture(f"joint_{number}", figure, told, library.values(tuned))
 
 
 def messages(summary: Summary, curves: pd.DataFrame) -> pd.DataFrame:
@@ -184,7 +209,8 @@ def messages(summary: Summary, curves: pd.DataFrame) -> pd.DataFrame:
         pieces = fit(points.index.to_numpy(), points.to_numpy())
         curve = {"bytes": points.index, "seconds": points.to_numpy(), "message": False, "cell": cell}
         frames.append(pd.DataFrame(curve))
-        sent = sorted({size for row in summary.rows if row.case.cell == cell for size in _sent(row.effective)})
+        places = set(own["contestant"])
+        sent = sorted({size for row in summary.rows if row.index in places for size in _sent(row.effective)})
         told = [next((p for p in pieces if size <= p.to_bytes), pieces[-1]).time_s(size) for size in sent if pieces]
         frames.append(pd.DataFrame({"bytes": sent[: len(told)], "seconds": told, "message": True, "cell": cell}))
     columns = ["cell", "bytes", "seconds", "message"]

@@ -12,6 +12,7 @@ from analysis.estimate import Estimate
 from analysis.rows import Failure, Row, Summary
 
 LEGEND = (
+    "faster, slower: 10 % faster is a step that takes 10 % less time",
     "step time: median of launches (fastest–slowest), each its blocks' time on the slowest rank ÷ their steps",
     "vs, interval: step time against the reference, mean over pairs of launches; all intervals of the study "
     "hold together with 95 %",

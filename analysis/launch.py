@@ -23,6 +23,7 @@ LAUNCH_COLUMNS: dict[str, str] = {
     "foreign_share": "float64", "steal_share": "float64", "mhz": "float64", "power_w": "float64", "host_bound": "bool",
     "peak_memory_mb": "float64", "cpus": "float64", "parity_passed": "object", "parity_error": "float64",
     "parity_bound": "float64", "log_tail": "object", "warnings": "object",
+    "beside": "object",
 }  # fmt: skip
 BLOCK_COLUMNS: dict[str, str] = {
     "key": "str", "launch": "int64", "stage": "str", "block": "int64", "steps": "int64", "samples": "int64",
@@ -53,7 +54,7 @@ def read_launch(folder: Path, key: str, case_id: str, number: int) -> Launch:
     """Read launch `number` of the contestant `key`, whose case is `case_id`, from its folder, which may be missing."""
     mine = {"key": key, "launch": number, "stage": stage(number)}
     row = dict.fromkeys(LAUNCH_COLUMNS) | mine | {"usable": False, "blocks": 0}
-    row |= {"log_tail": [], "warnings": [], "reason": ""}
+    row |= {"log_tail": [], "warnings": [], "beside": [], "reason": ""}
     if not (folder / HEADER).exists():
         return Launch(row | {"status": "missing"}, [], [], None, [])
     try:
@@ -103,6 +104,7 @@ def _header_values(header: Header) -> dict[str, Any]:
         "parity_bound": parity.bound if parity else None,
         "log_tail": header.log_tail,
         "warnings": header.warnings,
+        "beside": header.beside,
     }
 
 

@@ -44,7 +44,7 @@ def tidy(summary: pd.DataFrame) -> pd.DataFrame:
         wall_s=samples / found["throughput"],
         step_time_s=samples / found["throughput"],
         **dict.fromkeys(("copy", "heat", "launch", "block"), 0),
-        **dict.fromkeys(("marks", "machine", "case_id"), ""),
+        **dict.fromkeys(("at", "marks", "machine", "case_id"), ""),
     )
     del made["source"]
     return made

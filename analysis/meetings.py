@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis import compare, questions, stats
 from analysis.compare import Comparison, Entrant
-from analysis.pairing import Paired, Pairing
+from analysis.pairing import Pairing, enough
 from analysis.questions import Best, Pair, Question
 from analysis.table import Records
 
@@ -86,7 +86,11 @@ def _questions(
         if pair in judged:
             yield Question("best", judged[pair], confirmed=True)
         return
-    fresh = confirm.direct(*pair)
-    paired: Paired = fresh if len(fresh.logs) else main.of(*pair)
-    if len(paired.logs):
-        yield Question("best", compare.judge(pair, paired, *bar), confirmed=len(fresh.logs) > 0)
+    fresh, known = confirm.direct(*pair), main.of(*pair)
+    if enough(fresh, known):
+        yield Question("best", compare.judge(pair, fresh, *bar), confirmed=True)
+    elif pair in judged:
+        yield Question("best", judged[pair], confirmed=False)
+    elif len(known.logs):
+        # Picked from all pairs of both engines by the very launches that judge it: no interval covers that choice.
+        yield Question("best", replace(compare.judge(pair, known, *bar), verdict="inconclusive"), confirmed=False)

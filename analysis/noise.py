@@ -10,7 +10,7 @@ from typing import Literal
 from analysis import stats
 from analysis.compare import Comparison, judge
 from analysis.estimate import Estimate
-from analysis.pairing import Pairing, original
+from analysis.pairing import Pairing, enough, original
 from benches.schedule import CONTROL_COPY
 from benches.spec import Contestant
 
@@ -26,7 +26,8 @@ class Control:
     comparison: Comparison
     """a: the copy, b: the reference."""
     again: Estimate | None
-    """The same ratio from the further set of launches that a suspicious control brings; None below two of them."""
+    """The same ratio from the further set of launches that a suspicious control brings; None before half of it is
+    there, since an interval from two launches holds almost anything."""
     margin: float
 
     @property
@@ -63,10 +64,10 @@ def controls(
         reference = original(contestants, one)
         if one.copy != CONTROL_COPY or reference is None or not {place, reference} <= sound:
             continue
-        paired, further = pairing.of(place, reference), again.direct(place, reference).logs
+        paired, further = pairing.of(place, reference), again.direct(place, reference)
         if len(paired.logs):
             found = judge((place, reference), paired, stats.CONTROL_LEVEL, margin)
-            more = stats.ratio_of_pairs(further, stats.CONTROL_LEVEL) if len(further) > 1 else None
+            more = stats.ratio_of_pairs(further.logs, stats.CONTROL_LEVEL) if enough(further, paired) else None
             yield Control(found, more, margin)
 
 

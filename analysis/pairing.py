@@ -24,6 +24,11 @@ class Paired:
     """Through the reference: a and b were never alive together."""
 
 
+def enough(further: Paired, main: Paired) -> bool:
+    """Whether a further set of launches can be heard against the main one: half as many, and two at the least."""
+    return len(further.logs) >= max(2, len(main.logs) / 2)
+
+
 class Pairing:
     """Step times of one stage, and who stands for the reference in which heat.
 

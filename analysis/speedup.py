@@ -16,7 +16,7 @@ from analysis.marks import APART
 from analysis.pairing import Pairing
 
 BASELINES = ("local", "wrapped_at_1", "smallest")
-WHO = ["study", "model", "name", "point", "cell", "marks", "weak", "strong", "nodes", "world_size", "contestant"]
+WHO = ["study", "model", "at", "name", "point", "cell", "marks", "weak", "strong", "nodes", "world_size", "contestant"]
 
 
 def scaling(blocks: pd.DataFrame) -> pd.DataFrame:

@@ -24,6 +24,8 @@ CONTROL_LEVEL = 0.99
 """Confidence at which an A/A control is judged: it accuses the whole study, so not at one in twenty."""
 PROVISIONAL_BELOW = 5
 """Launches under which a verdict is provisional."""
+MOST_LAUNCHES = 1000
+"""More are no advice."""
 
 
 def throughput(samples: ArrayLike, wall_s: ArrayLike) -> float:
@@ -64,6 +66,19 @@ def ratio_of_pairs(log_ratios: ArrayLike, level: float = LEVEL) -> Estimate:
     # Few, wildly different launches: the bound may lie beyond what a float holds.
     low, high = np.exp(np.clip([mean - half, mean + half], -700.0, 700.0))
     return Estimate(math.exp(mean), float(low), float(high), level, n, "ratio")
+
+
+def launches_for(ratio: Estimate, half: float) -> int | None:
+    """Fewest launches at which the t interval of `ratio` would come to ± `half`, a difference of logarithms.
+
+    ratio: of `ratio_of_pairs` with two launches or more, whose standard deviation is taken to stay. Few launches are
+    punished by the quantile far more than by √n: t is 9.9 at 99 % for three, and 2.6 for many. None: more than
+    MOST_LAUNCHES.
+    """
+    quantiles = distributions.t.ppf((1 + ratio.level) / 2, np.arange(1, MOST_LAUNCHES))
+    deviation = math.log(ratio.high / ratio.low) / 2 * math.sqrt(ratio.n) / quantiles[ratio.n - 2]
+    enough = np.flatnonzero(quantiles * deviation / np.sqrt(np.arange(2, MOST_LAUNCHES + 1)) <= half)
+    return int(enough[0]) + 2 if len(enough) else None
 
 
 def simultaneous(level: float, comparisons: int, looks: int = 1) -> float:

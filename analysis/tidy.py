@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis import marks, scaling, table
 from analysis.launch import MAIN
+from analysis.rows import SHAPE_KEYS
 from analysis.table import Records
 from benches.errors import UserError
 from benches.spec import Case
@@ -30,6 +31,7 @@ COLUMNS = {
     "nodes": "hosts",
     "world_size": "ranks",
     "per_rank_batch": "items in a rank's batch",
+    "at": "values of the axes besides model, nodes and ranks, key=value",
     "marks": "what a reader must know before the number, space between; see analysis.marks",
     "launch": "its number; the launch is the replicate",
     "block": "its number in the launch",
@@ -92,7 +94,8 @@ def _joined(frames: list[pd.DataFrame], combine: bool) -> pd.DataFrame:
 
 def _with_study(records: Records, frame: pd.DataFrame) -> pd.DataFrame:
     rows = {place: _of(records, place) for place in range(len(records.case_ids))}
-    columns = ["machine", "schema_version", "sample", "nodes", "marks", "weak", "strong", "local_weak", "local_strong"]
+    families = ["weak", "strong", "local_weak", "local_strong"]
+    columns = ["machine", "schema_version", "sample", "nodes", "at", "marks", *families]
     told = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
     found: pd.DataFrame = frame.merge(told, left_on="contestant", right_index=True)
     found.insert(0, "study", str(records.folder))
@@ -100,7 +103,8 @@ def _with_study(records: Records, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of(records: Records, place: int) -> list[object]:
-    case: Case = records.study.contestants[place].case
+    one = records.study.contestants[place]
+    case: Case = one.case
     launches = records.launches[records.launches["contestant"].eq(place)]
     header = records.headers.get(records.keys[place])
     families = dict(zip(("local_weak", "weak", "local_strong", "strong"), scaling.families(case), strict=True))
@@ -109,6 +113,7 @@ def _of(records: Records, place: int) -> list[object]:
         header.schema_version if header else None,
         case.model.sample,
         case.cluster.nodes,
+        table.label({key: value for key, value in one.point.items() if key not in SHAPE_KEYS}),
         " ".join(marks.of_launches(case, launches)),
         *(families[name] for name in ("weak", "strong", "local_weak", "local_strong")),
     ]

@@ -10,7 +10,7 @@ from analysis import stats
 from analysis.pairing import Pairing
 from analysis.speedup import is_apart, launch_medians
 
-WHO = ["study", "point", "model", "world_size", "cell", "name", "marks"]
+WHO = ["study", "point", "model", "at", "world_size", "cell", "name", "marks"]
 PREFIX = "settings."
 
 
@@ -18,9 +18,9 @@ def tuning(blocks: pd.DataFrame, level: float = stats.LEVEL) -> pd.DataFrame:
     """One row a contestant of each engine/transport that a study measured with several settings.
 
     WHO, `settings.KEY` columns, Estimates `step_time_s` (median of launches and range) and `against_best` (step time ÷
-    that of the cell's fastest, paired by launch; the intervals of a cell hold together with `level`), `best`, and
-    `tied`: the interval does not exclude 1. The fastest was chosen for being fast, so it is flattered; the study's own
-    confirmation launches say by how much. blocks: columns of tidy.COLUMNS. Pure.
+    that of the cell's fastest, paired by launch), `best`, and `tied`: the interval does not exclude 1, or no launch has
+    both. Intervals hold together with `level` over all pairs of the cell, since any of them could have been the one
+    with the fastest; at one look, however often the study looked. blocks: columns of tidy.COLUMNS. Pure.
     """
     swept = [column for column in blocks.columns if str(column).startswith(PREFIX)]
     own = blocks[(blocks["copy"] == 0) & (blocks["engine"] != "local")]
@@ -36,13 +36,13 @@ def _cell(own: pd.DataFrame, swept: list[str], level: float) -> list[dict[str, A
     first = int(members["contestant"].iloc[0])
     logs = {place: pairing.direct(place, first).logs for place in map(int, members["contestant"])}
     best = min((place for place in logs if len(logs[place])), key=lambda place: float(logs[place].mean()))
-    each = stats.simultaneous(level, len(logs) - 1)
+    each = stats.simultaneous(level, len(logs) * (len(logs) - 1) // 2)
     rows = []
     for _, one in members.iterrows():
         place = int(one["contestant"])
         found = pairing.direct(place, best).logs
         ratio = stats.ratio_of_pairs(found, each) if len(found) and place != best else None
         row = {name: one[name] for name in [*WHO, *swept]} | {"best": place == best, "against_best": ratio}
-        row["tied"] = place == best or (ratio is not None and stats.direction(ratio) is None)
+        row["tied"] = ratio is None or stats.direction(ratio) is None
         rows.append(row | {"step_time_s": launch_medians(own[own["contestant"] == place])["step_time_s"]})
     return rows

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted import PASSED, plant, smoke
+from planted import PASSED, contestant, header, plant, smoke
 
 from analysis import across, markdown
+from benches import record
 from benches.commands import compare_command
 from benches.errors import UserError
 
@@ -96,3 +97,15 @@ def test_json_says_what_the_table_says(tmp_path: Path) -> None:
     first = found["changes"][0]  # type: ignore[index]
     assert first["regression"] is True
     assert first["ratio"]["n"] == 6
+
+
+def test_what_was_interrupted_is_not_broken_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    plants = [replace(one, launch_sd=0.005) for one in smoke()[4:7]]
+    plant(tmp_path / "a", plants, launches=3)
+    plant(tmp_path / "b", [replace(plants[0], launches=0), *plants[1:]], launches=3)
+    cut = header(plants[0].case, 0, status="interrupted", reason="by SIGINT")
+    record.write(tmp_path / "b" / "launches" / contestant(plants[0]).key / "0", cut, None)
+    found = across.compare(tmp_path / "a", tmp_path / "b")
+    assert not found.regressions
+    assert len(found.changes) == 2
+    assert "1 case of both: no sound launch in either, or not run in one: not compared" in found.warnings

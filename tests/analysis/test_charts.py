@@ -20,6 +20,7 @@ from test_report import DDP, hostile_plants, reduced
 from analysis import charts, drawing, findings, library, plots, steps, sweeps
 from analysis.document import Picture
 from benches.record import SAMPLE_SCHEMA
+from benches.spec import DdpSettings
 
 Make = Callable[..., Path]
 
@@ -66,7 +67,7 @@ def test_the_matrix_shows_each_engine_over_each_transport(study_folder: Make) ->
     assert [label.get_text() for label in axis.get_yticklabels()] == ["ddp", "horovod"]
     assert [label.get_text() for label in axis.get_xticklabels()] == ["gloo", "mpi"]
     assert len(axis.texts) == 3
-    assert "ddp/gloo is fastest" in title(figure)
+    assert "ddp/gloo has the smallest median" in title(figure)
 
 
 def test_sizes_share_one_axis_of_bytes_and_mark_the_default(study_folder: Make) -> None:
@@ -159,3 +160,51 @@ def test_messages_lie_on_the_curve_of_their_cell(study_folder: Make) -> None:
     found = findings.messages(replace(summary, rows=[row]), curve)
     sent = found[found["message"]]
     assert list(sent["seconds"]) == pytest.approx([1e-5 + 1e-9 * 2**18, 1e-5 + 1e-9 * 2**20], rel=1e-3)
+
+
+def linked() -> list[Plant]:
+    """Two engines at one and two ranks, over links of two rates; over the faster one the other engine leads."""
+    steps = {("ddp", 1): 0.2, ("horovod", 1): 0.3, ("ddp", 10): 0.15, ("horovod", 10): 0.12}
+    plants = []
+    for (engine, gbps), step in steps.items():
+        for ranks in (1, 2):
+            case = make_case(engine, "gloo", ranks)
+            cluster = msgspec.structs.replace(case.cluster, link_gbps=float(gbps))
+            case = msgspec.structs.replace(case, cluster=cluster)
+            point = {"cluster.link_gbps": gbps, "cluster.ranks_per_node": ranks}
+            plants.append(Plant(case, step if ranks == 2 else 0.1, point=point, launch_sd=1e-4))
+    return plants
+
+
+def test_points_of_other_axes_have_panels_of_their_own(study_folder: Make) -> None:
+    scaled = library.scaling(library.load(study_folder(linked())))
+    for figure, words in (
+        (charts.matrix(scaled), "has the smallest median"),
+        (charts.efficiency(scaled), "at 2 ranks"),
+    ):
+        titles = [axis.get_title(loc="left") for axis in figure.axes if axis.get_title(loc="left")]
+        assert len(titles) == 2
+        assert titles[0].startswith("resnet18_64, cluster.link_gbps=1")
+        assert titles[1].startswith("resnet18_64, cluster.link_gbps=10")
+        assert all(words in one for one in titles)
+    slow, fast = (axis.get_title(loc="left") for axis in charts.matrix(scaled).axes)
+    assert ": ddp/gloo has" in slow
+    assert ": horovod/gloo has" in fast
+
+
+def test_a_sweep_of_several_world_sizes_is_several_pictures(study_folder: Make) -> None:
+    plants = []
+    for ranks, best in ((1, 1.0), (2, 25.0)):
+        for cap in (1.0, 5.0, 25.0):
+            case = make_case("ddp", "gloo", ranks)
+            case = msgspec.structs.replace(case, ddp=DdpSettings(bucket_cap_mb=cap))
+            settings, point = {"ddp.bucket_cap_mb": cap}, {"cluster.ranks_per_node": ranks}
+            step = 0.1 if cap == best else 0.2
+            plants.append(Plant(case, step, name=f"ddp-{cap}", settings=settings, point=point))
+    folder = study_folder(plants)
+    blocks = library.load(folder)
+    parts = findings.sweep(reduced(folder), library.tuning(blocks), library.curves(folder))
+    pictures = [part for part in parts if isinstance(part, Picture)]
+    assert [one.name for one in pictures] == ["sizes", "sizes_1"]
+    assert ["ddp-1.0 (ddp/gloo) is fastest of 3" in title(one.figure) for one in pictures] == [True, False]
+    assert "ddp-25.0 (ddp/gloo) is fastest of 3" in title(pictures[1].figure)

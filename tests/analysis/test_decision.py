@@ -70,7 +70,7 @@ def test_a_turn_with_the_number_of_ranks_is_said(study_folder: Make) -> None:
 def test_beyond_speed_says_only_what_records_say(study_folder: Make) -> None:
     grid = beyond.grid(reduced(study_folder(smoke(), launches=2)))
     cells = {row[0]: row[1:] for row in grid.rows}
-    assert cells["transports that worked here"][:2] == ["gloo", "gloo, mpi"]
+    assert cells["transports tried here that worked"][:2] == ["gloo", "gloo, mpi"]
     assert cells["launches that ended well"][:2] == ["8 of 8", "16 of 16"]
     assert cells["start-up to the first step, s"][0] == "4.00"
     assert cells["version"][0] == "torch 2.14.1"
@@ -82,3 +82,21 @@ def test_failures_stand_in_beyond_speed(study_folder: Make) -> None:
     grid = beyond.grid(reduced(study_folder(hostile_plants())))
     cells = {row[0]: row[1:] for row in grid.rows}
     assert cells["settings that gave trouble"][1] == "parity: reduction"
+
+
+def test_a_control_of_another_world_size_is_named(study_folder: Make) -> None:
+    large = pair(1.2, ranks=4)
+    plants = [*pair(1.2), *large, replace(large[0], name="ddp (again)", copy=1)]
+    grid = decision.grid(reduced(study_folder(plants, launches=6, reference=DDP)))
+    sure = {row[1]: row[6] for row in grid.rows}
+    assert sure["2"].endswith(" at 4 ranks")
+    assert not sure["4"].endswith(" ranks")
+
+
+def test_torchrun_is_known_by_its_module(study_folder: Make) -> None:
+    folder = study_folder(pair(1.0), launches=1)
+    for path in folder.rglob("record.json"):
+        line = "python -m torch.distributed.run --standalone -m benches.worker case.yaml"
+        path.write_text(path.read_text().replace("python -m benches.worker", line))
+    cells = {row[0]: row[1:] for row in beyond.grid(reduced(folder)).rows}
+    assert cells["started by"][:2] == ["torchrun", "torchrun"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from planted import PASSED, Plant, make_case, plant, smoke
+from planted import PASSED, Plant, contestant, make_case, plant, smoke
 
-from analysis import charts, content, library, markdown, summary, table
+from analysis import charts, content, library, markdown, report, stats, summary, table
 from analysis.estimate import Estimate
 from benches.errors import UserError
 from benches.spec import Case, build
@@ -225,3 +226,43 @@ def test_a_host_bound_curve_has_no_alpha_and_beta(study_folder: Make) -> None:
     assert fitted == ""
     (refused,) = library.allreduce_fit(curves.assign(marks="virtual host-bound"))["refused"]
     assert refused == "host-bound, so left out"
+
+
+def test_without_a_launch_of_the_bare_model_the_engine_alone_is_the_baseline(study_folder: Make) -> None:
+    plants = [replace(one, launches=1 if one.case.engine == "local" else None) for one in smoke()]
+    folder = study_folder(plants, launches=2)
+    for one in plants:
+        if one.case.cluster.world_size > 1:
+            shutil.rmtree(folder / "launches" / contestant(one).key / "0")
+    parts = library.breakdown(library.load(folder))
+    assert len(parts) == 6
+    assert [row["compute_s"] for _, row in parts.iterrows()] == [None] * 6
+    assert all(row["exposed_s"].n == 1 for _, row in parts.iterrows())
+    report.write(folder, folder / "report", ("md", "html"))
+
+
+def test_where_nothing_is_common_there_are_no_parts(study_folder: Make) -> None:
+    folder = study_folder(smoke(), launches=2)
+    for one in smoke():
+        number = 0 if one.case.cluster.world_size > 1 else 1
+        shutil.rmtree(folder / "launches" / contestant(one).key / str(number))
+    assert not len(library.breakdown(library.load(folder)))
+    report.write(folder, folder / "report", ("md", "html"))
+
+
+def test_settings_without_a_common_launch_are_not_called_slower(study_folder: Make) -> None:
+    plants = []
+    for cap, launches in ((1.0, 4), (25.0, 4), (50.0, 1)):
+        case = make_case("ddp", "gloo", 2)
+        case = msgspec.structs.replace(case, ddp=msgspec.structs.replace(case.ddp, bucket_cap_mb=cap))
+        step = 0.1 if cap == 25.0 else 0.12
+        plants.append(Plant(case, step, name=f"ddp-{cap}", settings={"ddp.bucket_cap_mb": cap}, launches=launches))
+    folder = study_folder(plants, launches=4)
+    shutil.rmtree(folder / "launches" / contestant(plants[1]).key / "0")
+    found = library.tuning(library.load(folder))
+    assert list(found["tied"]) == [False, True, True]
+    assert found["against_best"].iloc[2] is None
+    level = found["against_best"].iloc[0].level
+    assert level == pytest.approx(stats.simultaneous(0.95, 3)), "any of three pairs could have been the first two"
+    report.write(folder, folder / "report", ("md",))
+    assert "| not compared |" in (folder / "report" / "report.md").read_text()

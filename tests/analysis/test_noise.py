@@ -126,3 +126,13 @@ def test_what_the_controls_outer_bound_could_undo(low: float, high: float, word:
 def test_a_small_bias_leaves_an_equivalence_that_is_tight() -> None:
     biased = Control(comparison(1.001, 1.003), again=ratio(1.001, 1.004), margin=0.02)
     assert weigh(comparison(0.995, 1.005), biased).verdict == "equivalent"
+
+
+def test_an_unfinished_second_set_clears_nothing(study_folder: Make) -> None:
+    """Two launches have a t quantile of 64 at 99 %: their interval holds almost anything."""
+    found = reduced(study_folder, 0.0515, again=[0.05, 0.0501])
+    assert found.controls[0].state == "suspicious"
+
+
+def test_half_a_second_set_is_heard(study_folder: Make) -> None:
+    assert reduced(study_folder, 0.0515, again=[0.0515] * 3).controls[0].state == "confirmed"

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from planted import Plant, make_case
 
 from analysis import headline, summary, table
@@ -123,3 +124,30 @@ def test_both_questions_stand_first(study_folder: Make) -> None:
     plants = [Plant(make_case(engine, "gloo", 2), 0.05) for engine in ("ddp", "horovod")]
     lines = headline.lines(reduced(study_folder, *plants, Plant(tuned(0.5), 0.01, name="tuned")))
     assert ["default against default" in lines[0], "best against best" in lines[1]] == [True, True]
+
+
+def test_the_best_of_two_that_met_nobody_else_is_no_verdict_before_it_is_confirmed(study_folder: Make) -> None:
+    """Neither is the reference: the pair was picked from all pairs, which no interval of the study covers."""
+    plants = [
+        Plant(make_case("ddp", "gloo", 2), 0.05, launch_sd=1e-4),
+        Plant(make_case("ddp", "mpi", 2), 0.045, launch_sd=1e-4),
+        *(
+            Plant(tuned(cycle), step_s, name=f"c{cycle}", launch_sd=1e-4)
+            for cycle, step_s in ((1.0, 0.06), (0.5, 0.04))
+        ),
+    ]
+    best = reduced(study_folder, *plants).questions[-1]
+    assert (best.confirmed, best.comparison.verdict) == (False, "inconclusive")
+    assert best.comparison.ratio.value == pytest.approx(0.04 / 0.045, rel=0.01)
+
+
+def test_a_few_fresh_launches_do_not_replace_the_main_ones(study_folder: Make) -> None:
+    plants = [
+        Plant(make_case("ddp", "gloo", 2), 0.05, launch_sd=1e-4, extra={CONFIRM[0]: 0.05}),
+        *(
+            Plant(tuned(cycle), step_s, name=f"c{cycle}", launch_sd=1e-4, extra={CONFIRM[0]: 0.06})
+            for cycle, step_s in ((1.0, 0.06), (0.5, 0.04))
+        ),
+    ]
+    best = reduced(study_folder, *plants).questions[-1]
+    assert (best.confirmed, best.comparison.verdict) == (False, "faster")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import xml.etree.ElementTree
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 from matplotlib.figure import Figure
-from planted import Plant, make_case, smoke
+from planted import Plant, contestant, make_case, smoke
 from rich.console import Console
 
 from analysis import content, export, markdown, plots, report, summary, table, terminal, words
@@ -305,3 +306,17 @@ def test_changes_in_words(ratio: float, said: str) -> None:
 )
 def test_significant_digits(value: float, said: str) -> None:
     assert words.significant(value) == said
+
+
+def test_launches_that_were_not_alive_together_are_told(study_folder: Callable[..., Path]) -> None:
+    plants = [Plant(make_case(engine, "gloo", 2), 0.1) for engine in ("ddp", "horovod")]
+    keys = [contestant(one).key for one in plants]
+    folder = study_folder(plants, launches=3)
+    for own, other in (keys, keys[::-1]):
+        for number in range(3):
+            path = folder / "launches" / own / str(number) / "record.json"
+            known = json.loads(path.read_text())
+            known["beside"] = [] if number == 1 else [other]
+            path.write_text(json.dumps(known))
+    (line,) = [one for one in reduced(folder).warnings if "alive together" in one]
+    assert line.startswith("horovod/gloo and ddp/gloo were not alive together in 1 of 3 launches")

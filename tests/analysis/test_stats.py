@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import distributions
 
 from analysis import stats
 from analysis.components import Components, components
@@ -197,3 +198,21 @@ def test_planted_components_are_recovered() -> None:
     found = components(random.normal(0, 0.03, (400, 1)) + random.normal(0, 0.01, (400, 5)))
     assert found.within == pytest.approx(0.01, rel=0.05)
     assert found.between == pytest.approx(0.03, rel=0.1)
+
+
+@given(st.lists(st.floats(-0.2, 0.2), min_size=2, max_size=8).filter(lambda logs: np.std(logs) > 1e-3))
+def test_launches_for_is_the_first_number_whose_interval_is_narrow_enough(logs: list[float]) -> None:
+    ratio = stats.ratio_of_pairs(logs, 0.99)
+    target = float(np.std(logs, ddof=1))
+    needed = stats.launches_for(ratio, target)
+    assert needed is not None
+
+    def half(n: int) -> float:
+        return float(distributions.t.ppf(0.995, n - 1)) * float(np.std(logs, ddof=1)) / np.sqrt(n)
+
+    assert half(needed) <= target * (1 + 1e-9)
+    assert needed == 2 or half(needed - 1) > target * (1 - 1e-9)
+
+
+def test_beyond_what_is_advice_there_is_no_number() -> None:
+    assert stats.launches_for(stats.ratio_of_pairs([0.0, 0.2, -0.2]), 1e-4) is None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,6 +16,7 @@ from analysis.grids import Column, Grid
 from analysis.questions import ENGINES
 from analysis.rows import Row, Summary
 from benches.measured import BEYOND
+from benches.record import HEADER
 
 STARTERS = ("torchrun", "horovodrun", "mpirun", "srun")
 NOTHING = "–"
@@ -47,7 +51,7 @@ def _measured(summary: Summary) -> Iterator[tuple[str, Cells, str]]:
 def _topics(summary: Summary) -> Iterator[tuple[str, Cells, str]]:
     launches = summary.records.launches
     run = launches[~launches["status"].isin(["missing", "unreadable"])]
-    yield "launches that ended well", _of(run, _ended), "status of each launch"
+    yield "launches that ended well", _of(run, partial(_ended, summary.records.folder)), "status of each launch"
     yield "transports tried here that worked", _of(run, _transports), "case.transport of launches with status ok"
     yield "started by", _starters(summary), "command of a launch with status ok"
     yield "start-up to the first step, s", _of(run, lambda own: _range(own["setup_s"])), "setup_s, median (range)"
@@ -66,8 +70,18 @@ def _of(launches: pd.DataFrame, tell: Callable[[pd.DataFrame], str]) -> Cells:
     return {name: tell(frame) if len(frame) else "" for name, frame in own.items()}
 
 
-def _ended(own: pd.DataFrame) -> str:
-    return f"{int(own['status'].eq('ok').sum())} of {len(own)}"
+def _ended(study: Path, own: pd.DataFrame) -> str:
+    """`17 of 18, 2 tries set aside`: tries that failed before the launch that counts."""
+    aside = sum(_failed(path) for key in own["key"].unique() for path in (study / "aside" / key).glob(f"*/{HEADER}"))
+    tries = f", {aside} {'try' if aside == 1 else 'tries'} set aside" if aside else ""
+    return f"{int(own['status'].eq('ok').sum())} of {len(own)}{tries}"
+
+
+def _failed(header: Path) -> bool:
+    try:
+        return json.loads(header.read_text()).get("status") in ("failed", "timeout")
+    except (OSError, ValueError, AttributeError):
+        return True
 
 
 def _transports(own: pd.DataFrame) -> str:

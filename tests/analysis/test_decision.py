@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from planted import Plant, make_case, smoke
+from planted import Plant, contestant, header, make_case, smoke
 from test_report import DDP, hostile_plants, reduced
 
 from analysis import beyond, decision
+from benches import record
 
 Make = Callable[..., Path]
 
@@ -100,3 +101,13 @@ def test_torchrun_is_known_by_its_module(study_folder: Make) -> None:
         path.write_text(path.read_text().replace("python -m benches.worker", line))
     cells = {row[0]: row[1:] for row in beyond.grid(reduced(folder)).rows}
     assert cells["started by"][:2] == ["torchrun", "torchrun"]
+
+
+def test_tries_that_failed_before_stand_beside_the_launches(study_folder: Make) -> None:
+    plants = pair(1.0)
+    folder = study_folder(plants, launches=3)
+    for number, status in enumerate(("failed", "timeout", "interrupted")):
+        aside = folder / "aside" / contestant(plants[0]).key / f"1.{number}"
+        record.write(aside, header(plants[0].case, 1, status=status, reason="it ended"), None)
+    cells = {row[0]: row[1:] for row in beyond.grid(reduced(folder)).rows}
+    assert cells["launches that ended well"][:2] == ["3 of 3, 2 tries set aside", "3 of 3"]

@@ -433,5 +433,5 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-    return hashlib.sha256(data).hexdigest()[:16]
+    data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return hashlib.sha256(data.numpy()).hexdigest()[:16]

@@ -1,5 +1,5 @@
-"""A rank's own parent: it starts the rank, stops and continues it for the driver, dies with the launcher and takes the
-rank with it, and says how the rank ended.
+"""A rank's own parent: it starts the rank, stops and continues it and its children for the driver, dies with the
+launcher and takes the rank with it, and says how the rank ended.
 
 It imports nothing heavy, so it is there before the rank's imports can fail.
 """
@@ -25,6 +25,7 @@ from benches import rankenv
 from benches.control import CONTROL, LEASE_S, join
 from benches.link import Lines, Link
 from launchers.kin import die_with_parent, wake_on_child
+from launchers.processes import below, send
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT)
 
@@ -52,6 +53,8 @@ class Agent:
 
     def __init__(self, child: int, rank: Lines, out: Path, wake: int) -> None:
         self.child, self.rank, self.out, self.wake = child, rank, out, wake
+        self.parked: list[int] = []
+        """What was stopped beside the rank."""
         self.said: dict[str, Any] = {}
         self.driver: Connection | None = None
         self.heard = time.monotonic()
@@ -111,11 +114,18 @@ class Agent:
         self.heard = time.monotonic()
         order = json.loads(text)
         if order["order"] == "stop":
-            self._signal(signal.SIGSTOP)
+            self._park()
         elif order["order"] != "ping":
-            self._signal(signal.SIGCONT)
+            send([self.child, *self.parked], signal.SIGCONT)
             with contextlib.suppress(OSError):
                 self.rank.write(text)
+
+    def _park(self) -> None:
+        """Stop the rank, then all below it: the processes of a data loader would read ahead in the others' turns."""
+        # First itself, so that it starts no more of them.
+        send([self.child], signal.SIGSTOP)
+        self.parked = below(self.child)
+        send(self.parked, signal.SIGSTOP)
 
     def _tell(self, said: dict[str, Any]) -> None:
         if self.driver is not None:
@@ -134,7 +144,7 @@ class Agent:
 
     def _give_up(self, why: str) -> None:
         """Kill the rank, since nobody is there any more who would let it go on."""
-        self._signal(signal.SIGKILL)
+        send([self.child], signal.SIGKILL)
         if self.driver is not None:
             self.driver.close()
             self.driver = None
@@ -142,10 +152,6 @@ class Agent:
         # Standard error may be a pipe that nobody reads any more.
         with contextlib.suppress(OSError):
             print(f"ringduel: {why}; rank {rankenv.rank()} is killed", file=sys.stderr, flush=True)
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.child, number)
 
 
 def _be_ordinary() -> None:

@@ -26,12 +26,17 @@ def members(token: str, root: int | None = None) -> list[int]:
 
     Neither `root` nor the caller is among them.
     """
-    table = {pid: stat for pid in _pids() if (stat := stat_of(pid)) is not None}
+    table = _table()
     entry = f"{TOKEN}={token}".encode()
     marked = {pid for pid in table if entry in _environment(pid)}
     found = _descend(table, marked if root is None else marked | {root}) - {root, os.getpid()}
     living = [pid for pid in found if pid in table and table[pid].state not in "ZX"]
     return sorted(living, key=lambda pid: (table[pid].started, pid))
+
+
+def below(root: int) -> list[int]:
+    """Processes that descend from `root`, which is not among them."""
+    return sorted(_descend(_table(), {root}) - {root})
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
@@ -47,6 +52,10 @@ def catches(pid: int, number: signal.Signals) -> bool:
         if line.startswith(b"SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
+
+
+def _table() -> dict[int, Stat]:
+    return {pid: stat for pid in _pids() if (stat := stat_of(pid)) is not None}
 
 
 def _pids() -> list[int]:

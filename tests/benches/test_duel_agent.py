@@ -19,7 +19,7 @@ import pytest
 from benches.control import CONTROL, Control
 
 CODE = """
-import os, signal, sys, time
+import os, signal, subprocess, sys, time
 from pathlib import Path
 from benches import agent
 
@@ -136,6 +136,21 @@ def test_a_rank_stops_and_goes_on_by_order(start: Start) -> None:
     one.until(lambda: one.ended)
     assert [said["did"] for said in one.heard if "did" in said] == list(range(20))
     assert one.noted()["exit_code"] == 0
+
+
+def test_what_a_rank_has_started_stops_and_goes_on_with_it(start: Start) -> None:
+    one = start(f'subprocess.Popen(["sh", "-c", "sleep 30; :"]); link.say(ready=True)\n{OBEY}')
+    one.until(lambda: one.said.get("ready") and len(one.rank.children(recursive=True)) == 2)
+    family = one.rank.children(recursive=True)
+    try:
+        for block in range(3):
+            one.stop()
+            one.until(lambda: all(process.status() == psutil.STATUS_STOPPED for process in family))
+            one.run(block)
+            one.until(lambda: all(process.status() == psutil.STATUS_SLEEPING for process in family))
+    finally:
+        for process in family:
+            process.kill()
 
 
 def test_a_stopped_rank_uses_no_cpu(start: Start) -> None:

@@ -79,7 +79,8 @@ def look(nodes: SlurmNodes, python: str) -> list[hostcheck.Answer]:
     asked = time.time()
     said = ask_nodes(hostcheck.probe_words(python, nodes.hosts), nodes, hostcheck.LIMIT_S)
     middle = (asked + time.time()) / 2
-    return [hostcheck.answer(next(line for line in lines if line.startswith("{")), middle) for lines in said]
+    pairs = zip(nodes.hosts, said, strict=True)
+    return [hostcheck.answer(f"cluster=slurm: {host}", python, "\n".join(lines), middle) for host, lines in pairs]
 
 
 def check_mpi(nodes: SlurmNodes) -> None:

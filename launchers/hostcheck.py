@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from benches.errors import UserError
 from launchers.remote import CHECKOUT, CONNECT_S, Ssh
-from launchers.supervise import last_line, output
+from launchers.supervise import json_line, last_line, output
 
 LIMIT_S = CONNECT_S + 30.0
 """For one host's answer; a cold network file system is slow."""
@@ -88,12 +88,14 @@ def parse(host: str, python: str, code: int | None, text: str, asked: float) -> 
         raise UserError(f"cluster.hosts={host}: ssh fails: {last}; `ssh {host} true` must work without a password")
     if code != 0:
         raise UserError(f"cluster.hosts={host}: {python} does not run there ({last}); install the same environment")
-    return answer(last, asked)
+    return answer(f"cluster.hosts={host}", python, text, asked)
 
 
-def answer(line: str, asked: float) -> Answer:
-    """What a host said; `asked`: our clock then."""
-    said = json.loads(line)
+def answer(where: str, python: str, text: str, asked: float) -> Answer:
+    """The answer in what a host wrote; `asked`: our clock then. Raises UserError, which begins with `where`."""
+    said = json_line(text)
+    if said is None:
+        raise UserError(f"{where}: {python} does not answer there ({last_line(text)}); install the same environment")
     said["offset_s"] = said.pop("time") - asked
     return Answer(**{**said, "nics": tuple(said["nics"])})
 

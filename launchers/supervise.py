@@ -6,6 +6,7 @@ Each launch has a guard (`launchers.guard`) as its parent, which does the ending
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import select
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 from launchers.guard import GRACE_S, KILL, STUCK_S, TERMINATE, TIDY_S
 from launchers.processes import catches, members, send
@@ -249,6 +250,16 @@ def output(argv: Sequence[str], limit_s: float) -> tuple[int | None, str]:
 def last_line(text: str, silent: str = "no answer") -> str:
     """What a command said last, which is why it failed; `silent` where it said nothing."""
     return (text.strip().splitlines() or [silent])[-1]
+
+
+def json_line(text: str) -> dict[str, Any] | None:
+    """The last JSON object that a command wrote as one line: warnings, before and behind it, may stand in the same
+    output. None where there is none."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            with contextlib.suppress(json.JSONDecodeError):
+                return dict(json.loads(line))
+    return None
 
 
 def _kill(token: str) -> list[int]:

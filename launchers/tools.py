@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from benches.errors import UserError
 from launchers.spec import Mpi
-from launchers.supervise import output
+from launchers.supervise import json_line, last_line, output
 
 PROBE_LIMIT_S = 60.0
 """For one question to an interpreter or an mpirun; a cold network file system is slow."""
@@ -37,8 +36,8 @@ def files(package, pattern):
     spec = importlib.util.find_spec(package)
     folders = spec.submodule_search_locations if spec else None
     return [str(path) for folder in folders or [] for path in pathlib.Path(folder).glob(pattern)]
-print(json.dumps([files("torch", "distributed/run.py"), files("horovod", "runner/launch.py"),
-                  files("horovod", "torch/mpi_lib*.so"), files("mpi4py", "__init__.py")]))
+print(json.dumps({"torch": files("torch", "distributed/run.py"), "horovod": files("horovod", "runner/launch.py"),
+                  "libraries": files("horovod", "torch/mpi_lib*.so"), "mpi4py": files("mpi4py", "__init__.py")}))
 """
 
 
@@ -130,10 +129,10 @@ def _beside(python: str, name: str) -> str | None:
 
 def _ask(python: str) -> Packages:
     code, text = output([python, "-c", PROBE], limit_s=PROBE_LIMIT_S)
-    if code != 0:
-        last = next(reversed(text.strip().splitlines()), "no answer")
+    found = json_line(text)
+    if code != 0 or found is None:
         raise UserError(
-            f"python={python}: does not run here ({last}); choices: null, or a path such as {sys.executable}"
+            f"python={python}: does not run here ({last_line(text)}); choices: null, or a path such as {sys.executable}"
         )
-    torch, horovod, libraries, mpi4py = json.loads(text.strip().splitlines()[-1])
-    return Packages(torch=bool(torch), horovod=bool(horovod), mpi4py=bool(mpi4py), libraries=tuple(libraries))
+    torch, horovod, mpi4py = (bool(found[name]) for name in ("torch", "horovod", "mpi4py"))
+    return Packages(torch=torch, horovod=horovod, mpi4py=mpi4py, libraries=tuple(found["libraries"]))

@@ -20,7 +20,7 @@ from benches.install.build import RECORD, build, cached, install_wheel, uninstal
 from benches.install.plan import Plan
 from benches.install.steps import Steps, first_error
 from benches.install.toolkit import CudaPlan
-from launchers.supervise import interrupts, last_line, output
+from launchers.supervise import interrupts, json_line, output
 
 SITE = Path(sysconfig.get_path("platlib"))
 """Where pip puts the wheel."""
@@ -106,9 +106,9 @@ def find() -> Found | None:
     if find_spec("horovod") is None:
         return None
     code, said = output([sys.executable, "-c", PROBE], PROBE_LIMIT_S)
-    if code != 0:
+    answer = json_line(said)
+    if code != 0 or answer is None:
         return Found("", {}, first_error(said))
-    answer = json.loads(last_line(said))
     return Found(answer.pop("version"), answer)
 
 

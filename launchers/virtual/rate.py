@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benches.errors import UserError
 from launchers.nodes import fanout
-from launchers.supervise import output
+from launchers.supervise import last_line, output
 from launchers.virtual.cluster import Cluster
 
 TRAFFIC = Path(__file__).with_name("traffic.py")
@@ -53,8 +53,7 @@ def measure(cluster: Cluster, seconds: float = 1.0) -> Carried | None:
     words = [_words(cluster, number, start, seconds) for number in range(len(nodes))]
     code, text = output(fanout(words), limit_s=start - time.monotonic() + seconds + 20)
     if code != 0:
-        last = next(reversed(text.strip().splitlines()), "no answer")
-        raise UserError(f"cluster=virtual: its links could not be tried: {last}")
+        raise UserError(f"cluster=virtual: its links could not be tried: {last_line(text)}")
     return Carried(_rates(text, len(nodes)), asked(cluster))
 
 

@@ -74,6 +74,15 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
+def test_what_it_says_is_found_among_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = json.dumps({"version": CPU.version, **CPU.flags})
+    monkeypatch.setattr(horovod, "find_spec", lambda _: True)
+    monkeypatch.setattr(horovod, "output", lambda *_: (0, f"{said}\nWarning: leaked\n"))
+    assert horovod.find() == CPU
+    monkeypatch.setattr(horovod, "output", lambda *_: (0, "Warning: leaked\n"))
+    assert horovod.find() == Found("", {}, "Warning: leaked")
+
+
 def test_where_there_is_none_one_is_built_cached_and_installed(world: World) -> None:
     horovod.install()
     (wheel,) = world.installed

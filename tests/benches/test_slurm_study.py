@@ -306,6 +306,13 @@ def test_nodes_answer_by_their_numbers(slurm: Slurm) -> None:
         allocation.ask_nodes(("py", "-c", "x"), nodes, 5)
 
 
+def test_a_node_that_gives_no_answer_is_one_line(slurm: Slurm) -> None:
+    nodes = SlurmNodes(("a", "b"), 4, "ab", "a", SlurmSpec())
+    slurm._program("srun", "echo '0: Lmod is loaded'; echo '1: Lmod is loaded'")
+    with pytest.raises(UserError, match=r"^cluster=slurm: a: py does not answer there \(Lmod is loaded\); install"):
+        allocation.look(nodes, "py")
+
+
 @pytest.mark.parametrize(("line", "good"), [("exit 0", True), ("echo 'srun: error: no PMIx' >&2; exit 1", False)])
 def test_pmix_is_tried(slurm: Slurm, line: str, good: bool) -> None:
     nodes = SlurmNodes(("a", "b"), 4, "ab", "a", SlurmSpec())

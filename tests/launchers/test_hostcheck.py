@@ -71,6 +71,8 @@ def test_a_wrong_clock_is_a_warning() -> None:
         (127, "sh: 1: exec: py: not found\n", "py does not run there (sh: 1: exec: py: not found); install the same"),
         (None, "", "no answer within"),
         (1, "", "py does not run there (no answer)"),
+        (0, "", "py does not answer there (no answer); install the same environment"),
+        (0, "This account is closed.\n", "py does not answer there (This account is closed.)"),
     ],
 )
 def test_a_host_that_does_not_answer_is_one_line(code: int | None, text: str, said: str) -> None:
@@ -81,9 +83,10 @@ def test_a_host_that_does_not_answer_is_one_line(code: int | None, text: str, sa
 
 
 def test_a_real_answer(tmp_path: Path) -> None:
-    """Through a stand-in for ssh that, as sshd does, hands the joined words to a shell, after a word of welcome."""
+    """Through a stand-in for ssh that, like sshd, gives a shell the joined words after a welcome, before a warning."""
     program = tmp_path / "ssh"
-    program.write_text('#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\nshift\ncd /\necho welcome\nexec sh -c "$*"\n')
+    skip = 'while [ "$1" = -o ]; do shift 2; done; shift'
+    program.write_text(f'#!/bin/sh\n{skip}\ncd /\necho welcome\nsh -c "$*" || exit\necho goodbye >&2\n')
     program.chmod(0o755)
     answer = ask("here", sys.executable, ("localhost", "no such.host"), Ssh(str(program)))
     assert answer.name == socket.gethostname()

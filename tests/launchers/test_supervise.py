@@ -17,7 +17,7 @@ import pytest
 
 from launchers.processes import TOKEN, members
 from launchers.spec import Command
-from launchers.supervise import POLL_S, Launch, Outcome, output, run
+from launchers.supervise import POLL_S, Launch, Outcome, json_line, output, run
 
 HANG = "sleep 60"
 STUBBORN = "trap '' TERM INT; while :; do sleep 1; done"
@@ -266,6 +266,19 @@ def test_output() -> None:
     assert output(["sh", "-c", "echo out; echo err >&2; exit 4"], limit_s=20) == (4, "out\nerr\n")
     code, text = output(["sh", "-c", "echo begun; sleep 60"], limit_s=0.5)
     assert (code, text) == (None, "begun\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('welcome\n{"a": 1}\n[W1202 c10d.cpp] Warning: leaked\n{not JSON}\n', {"a": 1}),
+        ('{"a": 1}\n{"a": 2}\n', {"a": 2}),
+        ("[1]\nno answer\n", None),
+        ("", None),
+    ],
+)
+def test_an_answer_is_found_among_warnings(text: str, found: dict[str, int] | None) -> None:
+    assert json_line(text) == found
 
 
 def test_output_leaves_nothing(token: str) -> None:

@@ -116,6 +116,8 @@ def test_what_an_environment_holds(tmp_path: Path) -> None:
     assert Tools().packages(sys.executable).torch
     bare = Tools().packages(fake_python(tmp_path / "python"))
     assert (bare.torch, bare.horovod, bare.libraries) == (False, False, ())
+    warns = script(tmp_path / "warns", f'"{sys.executable}" "$@" && echo "Warning: an old kernel" >&2')
+    assert Tools().packages(str(warns)) == Tools().packages(sys.executable)
 
 
 def test_a_file_in_the_folder_one_calls_from_does_not_mislead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +136,12 @@ def test_horovodrun_beside_the_interpreter_or_as_a_module(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("body", "said"), [(None, "No such file or directory"), ("echo no license >&2; exit 3", "no license")]
+    ("body", "said"),
+    [
+        (None, "No such file or directory"),
+        ("echo no license >&2; exit 3", "no license"),
+        ("echo no Python", "no Python"),
+    ],
 )
 def test_an_interpreter_that_does_not_run_is_refused(tmp_path: Path, body: str | None, said: str) -> None:
     python = tmp_path / "python"

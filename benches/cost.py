@@ -1,6 +1,6 @@
 """What a model costs before it is launched: its size, one step's time on this machine, its memory.
 
-`python -m benches.cost case.yaml` prints a Cost as JSON; the driver runs it so, under a time limit.
+`python -m benches.cost case.yaml` prints a Cost as JSON; `ringduel doctor` runs its `main` under a time limit.
 """
 
 from __future__ import annotations

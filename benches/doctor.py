@@ -12,13 +12,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import psutil
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benches import preflight
+from benches import apart, preflight
 from benches.config import compose
 from benches.errors import UserError
 from benches.host import cpu_name
@@ -26,7 +25,7 @@ from benches.install.horovod import Found, find
 from benches.machine import visible_gpus
 from benches.output import print_json
 from benches.spec import Case, dump
-from launchers.supervise import last_line, output
+from launchers.supervise import json_line, last_line, output
 from launchers.tools import Tools
 
 EXTRAS = {"torchvision": "vision", "scikit-learn": "data", "transformers": "text"}
@@ -135,12 +134,13 @@ def cost_of(case: Case) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ringduel-") as folder:
         path = Path(folder) / "case.yaml"
         path.write_text(dump(case))
-        argv = [case.python or sys.executable, "-m", "benches.cost", str(path), "--limit", str(COST_LIMIT_S)]
+        given = (str(path), "--limit", str(COST_LIMIT_S))
+        argv = apart.words(case.python, "import benches.cost as c; sys.exit(c.main())", *given)
         code, text = output(argv, limit_s=START_LIMIT_S + COST_LIMIT_S)
-    last = last_line(text, "no answer in time")
-    if code != 0:
-        raise UserError(last)
-    return dict(msgspec.json.decode(last))
+    found = json_line(text)
+    if code != 0 or found is None:
+        raise UserError(last_line(text, "no answer in time"))
+    return found
 
 
 def show(findings: list[Finding], cost: dict[str, Any] | None, console: Console) -> None:

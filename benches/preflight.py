@@ -12,19 +12,18 @@ from pathlib import Path
 
 import msgspec
 
-from benches import allocation, clusters, probe
+from benches import allocation, apart, clusters, probe
 from benches.errors import UserError
 from benches.spec import Case, Study, plain
 from benches.workloads import datasets
 from launchers.choose import launcher
 from launchers.slurm import SlurmNodes, SlurmSpec
 from launchers.spec import Mpi
-from launchers.supervise import CHECKOUT, last_line, output
+from launchers.supervise import last_line, output
 from launchers.tools import LIBMPI, Tools, libmpi
 
 LIMIT_S = 180.0
 """A cold import of torch from a network disk takes a minute; more is a hang."""
-START = "import sys; sys.path = [sys.argv[1], *filter(None, sys.path), sys.argv[2]]; import benches.probe as p; "
 INSTALL = "run: ringduel install-horovod"
 
 
@@ -110,8 +109,7 @@ def _question(python: str | None, cases: list[Case], mpi: Mpi | None) -> list[st
         "mpi": mpi is not None,
         "libmpi": next(iter(named), libmpi(mpi) if mpi is not None else None),
     }
-    start = f"{START}p.main(sys.argv[3])"
-    return [python or sys.executable, "-c", start, str(CHECKOUT), str(Path.cwd()), json.dumps(request)]
+    return apart.words(python, "import benches.probe as p; p.main(sys.argv[1])", json.dumps(request))
 
 
 def _answer(python: str | None, code: int | None, text: str) -> probe.Answer:

@@ -22,6 +22,7 @@ import msgspec
 import torch
 from torch import nn
 
+from benches import apart
 from benches.doctor import first_case
 from benches.errors import UserError
 from benches.host import cpu_name
@@ -76,6 +77,8 @@ def profile_command(words: list[str], options: argparse.Namespace) -> int:
     if options.runs > 1:
         found = merged([measure_apart(words, options.config_dir) for _ in range(options.runs)])
     else:
+        # The folder that one calls from is a rank's too, last, for one's own model.
+        sys.path.append(str(Path.cwd()))
         found = measure(first_case(words, options.config_dir))
     profile = scaled(found, options.step_s)
     if options.out:
@@ -91,10 +94,13 @@ def profile_command(words: list[str], options: argparse.Namespace) -> int:
 def measure_apart(words: list[str], config_dir: Path | None) -> Profile:
     """The same in a fresh process. Raises UserError."""
     own = ["--config-dir", str(config_dir)] if config_dir else []
-    code, text = output([sys.executable, "-m", "benches", "profile", "--json", *own, *words], limit_s=RUN_LIMIT_S)
-    if code != 0:
+    code = "import benches.cli as c; sys.exit(c.main())"
+    status, text = output(apart.words(None, code, "profile", "--json", *own, *words), limit_s=RUN_LIMIT_S)
+    # Warnings may stand before the object and behind it.
+    start = text.find("{\n")
+    if status != 0 or start < 0:
         raise UserError(last_line(text).removeprefix("ringduel: "))
-    found: Profile = build(Profile, json.loads(text[text.index("{") :])["profile"])
+    found: Profile = build(Profile, json.JSONDecoder().raw_decode(text, start)[0]["profile"])
     return found
 
 

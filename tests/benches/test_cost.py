@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from workload_cases import case
 
-from benches import cost
+from benches import cost, doctor
+from benches.errors import UserError
 from benches.spec import dump
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +69,26 @@ def test_the_command_prints_json(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["parameters"] == (64 + 1) * 16 + (16 + 1) * 10
+
+
+def test_doctor_finds_ones_own_model_and_nothing_of_ours_is_shadowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_net.py").write_text(
+        "from torch import nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    for shadow in ("analysis", "benches", "launchers"):
+        (tmp_path / f"{shadow}.py").write_text("raise RuntimeError('a shadow')\n")
+    monkeypatch.chdir(tmp_path)
+    assert doctor.cost_of(case(model={"factory": "my_net:net", "kwargs": {}}))["parameters"] == 650
+
+
+def test_doctor_reads_the_cost_among_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "output", lambda *_, **__: (0, 'hello\n{"steps": 3}\n[W1202] Warning: leaked\n'))
+    assert doctor.cost_of(case()) == {"steps": 3}
+    monkeypatch.setattr(doctor, "output", lambda *_, **__: (0, "hello\n"))
+    with pytest.raises(UserError, match=r"^hello$"):
+        doctor.cost_of(case())
 
 
 def test_the_command_says_in_one_line_what_the_user_got_wrong(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,34 @@ def test_it_passes_the_gate_and_its_record_says_how_late_it_was(
     assert all(-0.01 < one < 5 for of_rank in late for one in of_rank)
     # Each block has three untimed steps more.
     assert all(load.wall_s >= 0.05 * (3 + header.case.block_steps) for load in header.load[0])
+
+
+def test_ones_own_model_is_profiled_and_nothing_of_ours_shadowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_net.py").write_text(
+        "import torch\ndef net(): return torch.nn.Linear(3, 1)\ndef loss(model, batch): return model(batch).sum()\n"
+        "def batch(generator, per_rank_batch, device): return torch.rand(per_rank_batch, 3, generator=generator)\n"
+    )
+    for shadow in ("analysis", "benches", "launchers"):
+        (tmp_path / f"{shadow}.py").write_text("raise RuntimeError('a shadow')\n")
+    monkeypatch.chdir(tmp_path)
+    own = [f"model.{key}=own_net:{name}" for key, name in (("factory", "net"), ("batch", "batch"), ("loss", "loss"))]
+    words = ["model=custom", *own, "model.sample=image", "engine=ddp", "device=cpu"]
+    (apart,) = profiling.measure_apart(words, None).layers
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert cli.main(["profile", "--json", *words]) == cli.DONE
+    (layer,) = json.loads(capsys.readouterr().out)["profile"]["layers"]
+    assert tuple(layer["parameters"]) == apart.parameters == (3, 1)
+
+
+def test_a_profile_is_read_among_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = json.dumps({"profile": plain(made())}, indent=1)
+    monkeypatch.setattr(profiling, "output", lambda *_, **__: (0, f"{{hello}}\n{said}\n[W1202] Warning: leaked\n"))
+    assert profiling.measure_apart([], None) == made()
+    monkeypatch.setattr(profiling, "output", lambda *_, **__: (0, "hello\n"))
+    with pytest.raises(UserError, match=r"^hello$"):
+        profiling.measure_apart([], None)
 
 
 def test_the_command_line_writes_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

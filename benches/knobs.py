@@ -1,4 +1,4 @@
-"""Environment variables that set one engine's knob behind the configuration's back."""
+"""Environment variables that set an engine's knob, or a rank's number, behind the configuration's back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ KNOBS = {
     "HOROVOD_TIMELINE_MARK_CYCLES": UNSET,
     "OMPI_MCA_mpi_yield_when_idle": "cluster.mpi_yield_when_idle",
     "TORCH_DISTRIBUTED_DEBUG": UNSET,
+    "RANK": UNSET,
+    "LOCAL_RANK": UNSET,
 }
+RANKS = ("RANK", "LOCAL_RANK")
+"""What a rank asks first for its number (`rankenv`); torchrun alone gives each rank its own."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Set for every rank from `cluster.threads_per_rank`, whatever the shell says."""
 
@@ -62,4 +66,6 @@ def overridden(shell: Mapping[str, str]) -> list[str]:
 
 
 def _reason(name: str) -> str:
+    if name in RANKS:
+        return "each rank would take it for its own number"
     return "gives threads behind the study's back" if name in THREADS else "sets a knob behind the study's back"

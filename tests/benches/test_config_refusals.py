@@ -252,6 +252,17 @@ def test_a_knob_in_the_shell_is_refused_with_the_key(name: str, remedy: str) -> 
     assert str(caught.value) == f"{name}=7 (in your environment): sets a knob behind the study's back; {remedy}"
 
 
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK"])
+def test_a_number_for_every_rank_is_refused(name: str) -> None:
+    reason = "each rank would take it for its own number"
+    with pytest.raises(UserError) as caught:
+        resolved("engine=ddp", shell={name: "0"})
+    assert str(caught.value) == f"{name}=0 (in your environment): {reason}; unset it"
+    with pytest.raises(UserError) as caught:
+        resolved("engine=ddp", f"cluster.env.{name}='0'")
+    assert str(caught.value) == f"cluster.env.{name}=0: {reason}; leave it out"
+
+
 def test_more_ranks_than_gpus() -> None:
     with pytest.raises(UserError, match=r"^cluster.ranks_per_node=8: 8 ranks need a GPU each, and torch sees 4$"):
         resolved("cluster.ranks_per_node=8", cores=64, gpus=4)

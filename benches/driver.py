@@ -62,12 +62,12 @@ class Driver:
             self.site.close()
 
     def run(self) -> bool:
-        """Run every launch that is due. Returns False when it was interrupted."""
+        """Run every launch that is due, as far as the budget goes. Returns False when it was interrupted."""
         while turns := self._due():
             done, launch = 0, turns[0].launch
             for heat in heats(self.study, turns):
-                if self.stop.is_set() or time.monotonic() > self.deadline:
-                    return not self.stop.is_set()
+                if self._over():
+                    return self._end_early()
                 if heat[0].launch > launch:
                     launch = heat[0].launch
                     self._tell_standing()
@@ -76,6 +76,18 @@ class Driver:
                     self.progress.started(alive, done, len(turns))
                     self._heat(alive)
                 done += len(heat)
+        return not self.stop.is_set()
+
+    def _over(self) -> bool:
+        """Whether no launch may start any more."""
+        return self.stop.is_set() or time.monotonic() > self.deadline
+
+    def _end_early(self) -> bool:
+        if not self.stop.is_set():
+            self.progress.told(
+                f"study.budget_s={self.study.budget_s:g} is used up: the same command goes on with what is missing, "
+                "for as long again"
+            )
         return not self.stop.is_set()
 
     def _due(self) -> list[Turn]:
@@ -90,13 +102,14 @@ class Driver:
             self.progress.told(line)
 
     def _heat(self, heat: list[Turn]) -> None:
-        for turn, header in zip(heat, self.launch(heat), strict=False):  # an interrupt leaves some unstarted
+        for turn, header in zip(heat, self.launch(heat), strict=False):  # an early end leaves some unstarted
             tries = self.study.retries
-            if header.status == "failed" and not header.blocks and len(heat) > 1 and _wants_room(header):
+            crowded_out = header.status == "failed" and not header.blocks and len(heat) > 1 and _wants_room(header)
+            if crowded_out and not self._over():
                 self.progress.told(f"{turn.contestant.name}: {header.reason}; it runs again alone")
                 tries += 1
             for _ in range(tries):
-                if header.status in ("ok", "interrupted") or self.stop.is_set():
+                if header.status in ("ok", "interrupted") or self._over():
                     break
                 self.folder.set_aside(turn.contestant, turn.launch)
                 # None where it was interrupted before it started.
@@ -124,10 +137,10 @@ class Driver:
                     break
                 heat.run(orders(len(started), self.study.rounds, f"{self.study.hash} {started[0].launch}"))
                 found |= {id(turn): header for turn, header in zip(started, heat.finish(), strict=True)}
-            if rest and not self.stop.is_set():
-                names = ", ".join(turn.contestant.name for turn in rest)
+            left = [] if self._over() else rest
+            if left:
+                names = ", ".join(turn.contestant.name for turn in left)
                 self.progress.told(f"too little memory for all at once: {names} run after the others")
-            left = [] if self.stop.is_set() else rest
         return [found[id(turn)] for turn in turns if id(turn) in found]
 
     def _command(self, turn: Turn, place: Place) -> Command:

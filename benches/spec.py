@@ -377,7 +377,7 @@ class Study(Frozen, frozen=True, kw_only=True):
     margin: Positive = 0.02
     """Step times within a factor of 1 + margin count as equivalent."""
     budget_s: Positive | None = None
-    """Start no launch after this many seconds; null: none."""
+    """Start no heat and no retry after this many seconds of one `run`; null: no budget."""
     retries: Whole = 0
     """Times that a failed launch is tried again."""
     max_cases: Count = 200

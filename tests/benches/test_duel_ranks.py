@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from running import Silent, make_case, open_cases
 
 from benches import rankenv, record
 from benches.control import CONTROL
-from benches.driver import Driver
+from benches.driver import Driver, due
 from benches.folder import StudyFolder
 from benches.heat import PROGRESS
 from benches.record import Header
@@ -141,6 +142,72 @@ def test_those_without_memory_run_afterwards(tmp_path: Path, monkeypatch: pytest
     assert all(header.beside == [] for header in headers)
     assert {block.parked_s for header in headers for block in header.blocks} == {0.0}
     assert progress.texts == ["too little memory for all at once: ddp/gloo 1 run after the others"]
+
+
+FAILED = SimpleNamespace(status="failed", reason="out of memory", blocks=[], parity=None)
+
+
+class OneByOne:
+    """Stands for a heat: it has memory for one launch, which fails."""
+
+    def __init__(self, *_: object) -> None:
+        self.entries: list[Turn] = []
+
+    def __enter__(self) -> OneByOne:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def start(self, turns: list[Turn], *_: object) -> list[Turn]:
+        self.entries = turns[:1]
+        return turns[1:]
+
+    def run(self, _orders: object) -> None:
+        pass
+
+    def finish(self) -> list[Any]:
+        return [FAILED]
+
+
+class TestUsedUp:
+    """A study whose budget is used up starts nothing more, says so, and goes on with the same command."""
+
+    @pytest.fixture(autouse=True)
+    def study(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        self.progress = Told()
+        self.folder, self.turns = open_cases(pair(), tmp_path, monkeypatch, budget_s=90.0, retries=3)
+        monkeypatch.setattr("benches.driver.Heat", OneByOne)
+        monkeypatch.setattr(Driver, "_command", lambda *_: None)
+        with Driver(self.folder, Tools(), self.progress, StopFlag()) as self.driver:
+            yield
+
+    def test_before_a_heat(self) -> None:
+        self.driver.deadline = -math.inf
+        assert self.driver.run() is True
+        assert self.progress.texts == [
+            "study.budget_s=90 is used up: the same command goes on with what is missing, for as long again"
+        ]
+        assert len(due(self.folder)[0]) == 2
+
+    def test_before_a_retry(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        tried: list[int] = []
+
+        def launch(turns: Sequence[Turn]) -> list[Any]:
+            tried.append(len(turns))
+            self.driver.deadline = -math.inf
+            return [FAILED] * len(turns)
+
+        monkeypatch.setattr(self.driver, "launch", launch)
+        self.driver._heat(self.turns)
+        assert tried == [2]
+        assert self.progress.texts == []
+
+    @pytest.mark.parametrize(("deadline", "launches"), [(-math.inf, 1), (math.inf, 2)])
+    def test_before_those_without_memory(self, deadline: float, launches: int) -> None:
+        self.driver.deadline = deadline
+        assert len(self.driver.launch(self.turns)) == launches
+        assert len(self.progress.texts) == launches - 1
 
 
 class Interrupter(Silent):

@@ -53,7 +53,7 @@ def run_command(words: list[str], config_dir: Path | None, as_json: bool, consol
         print_json(summary.plain())
     else:
         terminal.show(summary, Console())
-        _show_next(folder, words, finished, written)
+        _show_next(folder, words, config_dir, finished, written)
     if not finished:
         return INTERRUPTED
     return FAILED if summary.failures else DONE
@@ -143,20 +143,23 @@ def _run(folder: StudyFolder, console: Console, slurm: SlurmSpec | None) -> bool
             return driver.run()
 
 
-def _show_next(folder: StudyFolder, words: list[str], finished: bool, written: list[Path]) -> None:
+def _show_next(
+    folder: StudyFolder, words: list[str], config_dir: Path | None, finished: bool, written: list[Path]
+) -> None:
     """The next commands, as they must be typed."""
     path = shlex.quote(_short(folder.path))
-    again = shlex.join(["ringduel", "run", *words])
+    own = ["--config-dir", str(config_dir)] if config_dir else []
+    again = shlex.join(["ringduel", "run", *own, *words])
     print()
     if not finished:
         print(f"Interrupted. To go on:   {again}")
     reports_written = [path for path in written if path.suffix == ".html"]
     print(f"Report:                  {_short(reports_written[0]) if reports_written else path}")
     print(f"Render it again:         ringduel report {path}")
-    print(f"The exact commands:      {shlex.join(['ringduel', 'plan', *words])}")
+    print(f"The exact commands:      {shlex.join(['ringduel', 'plan', *own, *words])}")
     kept = [word for word in words if not word.startswith(("study.launches=", "study.name="))]
     more = 2 * max(folder.study.launches, 3)
-    surer = ["ringduel", "run", *kept, f"study.launches={more}", f"study.name={folder.study.name}-{more}"]
+    surer = ["ringduel", "run", *own, *kept, f"study.launches={more}", f"study.name={folder.study.name}-{more}"]
     print(f"More launches (surer):   {shlex.join(surer)}")
 
 

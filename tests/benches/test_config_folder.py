@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from composing import resolved, study
 
+from benches import commands
 from benches.driver import due
 from benches.errors import UserError
 from benches.folder import STUDY, StudyFolder, differences, load_study, open_study
@@ -42,6 +43,21 @@ def test_what_is_frozen_reads_back_the_same(smoke: Study, tmp_path: Path) -> Non
         assert load_case(folder.case_file(contestant.case)) == contestant.case
     assert "&id" not in (folder.path / STUDY).read_text()
     assert not [path for path in folder.path.rglob(".*") if path.is_file()]
+
+
+def test_the_next_commands_are_those_that_were_typed(
+    smoke: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["experiment=smoke", "study.launches=3"]
+    commands._show_next(StudyFolder(tmp_path / "smoke", smoke), words, Path("my conf"), False, [])
+    own = "--config-dir 'my conf' experiment=smoke"
+    lines = [line.partition(":")[::2] for line in capsys.readouterr().out.splitlines() if "ringduel" in line]
+    assert {name: text.strip() for name, text in lines} == {
+        "Interrupted. To go on": f"ringduel run {own} study.launches=3",
+        "Render it again": f"ringduel report {tmp_path}/smoke",
+        "The exact commands": f"ringduel plan {own} study.launches=3",
+        "More launches (surer)": f"ringduel run {own} study.launches=6 study.name=smoke-6",
+    }
 
 
 def test_values_that_yaml_could_bend_survive(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from benches.config import START_UP_S, Resolved, compose
 from benches.driver import command_for
 from benches.folder import StudyFolder, write_cases
 from benches.output import print_json
+from benches.preflight import check_results
 from benches.schedule import Turn, turns
 from benches.spec import Study
 from launchers import kubernetes
@@ -57,6 +58,7 @@ class Planned:
 def plan_command(words: list[str], config_dir: Path | None, as_json: bool) -> int:
     """Show the plan of the study that `words` ask for."""
     resolved = compose(words, config_dir)
+    check_results(resolved.results)
     folder = StudyFolder(resolved.results / f"{resolved.study.name}.plan", resolved.study)
     write_cases(folder)
     planned = list(plan(resolved.study, folder, Tools(), resolved.slurm))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from composing import study
 
-from benches import preflight
+from benches import cli, preflight
 from benches.errors import UserError
 from benches.probe import Answer
 from benches.spec import Case
@@ -80,6 +80,12 @@ def test_results_folders(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"^results=.*/file/x: .*/file is no folder$"):
         preflight.check_results(tmp_path / "file" / "x")
+
+
+def test_a_plan_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert cli.main(["plan", "engine=ddp", "model=mlp", "device=cpu", f"results={tmp_path}/file/x"]) == cli.MISTAKE
+    assert capsys.readouterr().err == f"ringduel: results={tmp_path}/file/x: {tmp_path}/file is no folder\n"
 
 
 def test_an_unwritable_results_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

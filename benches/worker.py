@@ -12,8 +12,12 @@ import sys
 from pathlib import Path
 
 from benches import agent, rankenv
+from benches.control import CONTROL
 from benches.link import Link
 
+RECORD = "record.json"
+"""`record.HEADER`, without that module's heavy imports."""
+MISTAKE = 2
 PARITY_FAILED = 4
 """Exit status of ranks that the parity gate stopped; their record says why."""
 
@@ -32,6 +36,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Run one rank under its agent and return its exit status."""
     options = parse()
+    # A driver starts no launch that has a record.
+    if (options.out / RECORD).exists() and not (options.out / CONTROL).exists():
+        print(f"ringduel: --out={options.out}: holds the record of a launch; name another folder", file=sys.stderr)
+        return MISTAKE
     return agent.supervise(lambda link: _work(options, link), options.out)
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from benches import record
+
 CODE = """
 import os, signal, sys, time
 from pathlib import Path
@@ -84,3 +86,11 @@ def test_a_killed_agent_takes_its_rank_along(tmp_path: Path) -> None:
     process.wait(20)
     psutil.wait_procs([rank], timeout=10)
     assert not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE
+
+
+def test_by_hand_a_folder_that_holds_a_record_is_refused(tmp_path: Path) -> None:
+    (tmp_path / record.HEADER).write_text("{}")
+    argv = [sys.executable, "-m", "benches.worker", "case.yaml", "--out", str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"ringduel: --out={tmp_path}: holds the record of a launch; name another folder\n"

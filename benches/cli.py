@@ -7,6 +7,7 @@ Exit status: 0 done, 1 a case, a parity check or a gate failed, 2 the user's mis
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, rest = parser().parse_known_args(arguments)
     console = Console(stderr=True, soft_wrap=True)
     try:
-        return int(options.command(options, rest, console))
+        status = int(options.command(options, rest, console))
+        # What is left of the output: a reader that has gone is noticed here, and not at the exit.
+        print(end="", flush=True)
+        return status
     except UserError as error:
         print(f"ringduel: {' '.join(str(error).split())}", file=sys.stderr)
         return MISTAKE
@@ -35,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("ringduel: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has closed it; that is no failure of ours.
-        sys.stderr.close()
+        # Whoever read our output has closed it; that is no failure of ours. The exit flushes once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
 
 

@@ -18,7 +18,7 @@ from benches.driver import Driver, due
 from benches.errors import UserError
 from benches.folder import STUDY, StudyFolder, open_study
 from benches.manifest import MANIFEST, holder
-from benches.output import print_json
+from benches.output import Terminal, print_json
 from benches.publish import publish
 from benches.submit import submit_and_follow
 from benches.watch import Watch
@@ -52,7 +52,7 @@ def run_command(words: list[str], config_dir: Path | None, as_json: bool, consol
     if as_json:
         print_json(summary.plain())
     else:
-        terminal.show(summary, Console())
+        terminal.show(summary, Terminal())
         _show_next(folder, words, config_dir, finished, written)
     if not finished:
         return INTERRUPTED
@@ -69,7 +69,7 @@ def report_command(name: str | None, results: Path, out: Path | None, formats: l
     if as_json:
         print_json(summary.plain())
     else:
-        terminal.show(summary, Console())
+        terminal.show(summary, Terminal())
         print("\nwrote", *map(str, written))
     return DONE
 

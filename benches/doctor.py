@@ -23,7 +23,7 @@ from benches.errors import UserError
 from benches.host import cpu_name
 from benches.install.horovod import Found, find
 from benches.machine import visible_gpus
-from benches.output import print_json
+from benches.output import Terminal, print_json
 from benches.spec import Case, dump
 from launchers.supervise import json_line, last_line, output
 from launchers.tools import Tools
@@ -54,7 +54,7 @@ def doctor_command(words: list[str], config_dir: Path | None, as_json: bool) -> 
     if as_json:
         print_json({"findings": [finding.plain() for finding in findings], "cost": cost})
     else:
-        show(findings, cost, Console())
+        show(findings, cost, Terminal())
     ready = {finding.what for finding in findings if finding.good}
     return 0 if "ddp/gloo" in ready and any(what.startswith("horovod/") for what in ready) else 1
 

@@ -16,7 +16,7 @@ from benches import allocation, clusters, pods, submit
 from benches.config import START_UP_S, Resolved, compose
 from benches.driver import command_for
 from benches.folder import StudyFolder, write_cases
-from benches.output import print_json
+from benches.output import Terminal, print_json
 from benches.preflight import check_results
 from benches.schedule import Turn, turns
 from benches.spec import Study
@@ -70,7 +70,7 @@ def plan_command(words: list[str], config_dir: Path | None, as_json: bool) -> in
         content = {"warnings": resolved.warnings, "script": script, "manifests": list(map(str, written))}
         print_json({**budget(resolved.study), **content, "cases": [one.plain() for one in planned]})
     else:
-        show(resolved, planned, script, Console())
+        show(resolved, planned, script, Terminal())
         _show_manifests(written)
     return 0
 

@@ -1,4 +1,4 @@
-"""What `ringduel plan` prints runs as it stands when it is pasted into a shell."""
+"""What `ringduel plan` prints runs as it stands when it is pasted into a shell, and may be read in part."""
 
 from __future__ import annotations
 
@@ -41,3 +41,16 @@ def test_pasted_into_a_shell_each_writes_its_record(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         header = record.read(results / "study.plan" / "launches" / case["case"] / "0")
         assert (header.status, header.world_size, header.case.cell) == ("ok", 2, case["cell"])
+
+
+@pytest.mark.parametrize("say", ["print('x')", "print('x' * 100_000)", "output.Terminal().print('x')"])
+def test_a_reader_that_has_gone_is_no_failure(say: str) -> None:
+    plan = f"from benches import cli, output; cli.plan = lambda *_: {say} or 0"
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv = [sys.executable, "-c", f"import sys; {plan}; sys.exit(cli.main(['plan']))"]
+    try:
+        done = subprocess.run(argv, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -18,6 +18,7 @@ from launchers.supervise import last_line, output
 JOB = "SLURM_JOB_ID"
 NODES = "SLURM_JOB_NODELIST"
 CPUS = "SLURM_JOB_CPUS_PER_NODE"
+HOST = re.compile(r"[A-Za-z0-9_][\w.-]*")
 LIMIT_S = 60.0
 """For an answer of Slurm itself, and on top of what a command on the nodes may take."""
 
@@ -56,10 +57,12 @@ def current(shell: Mapping[str, str] = os.environ) -> Allocation:
     if not inside(shell):
         raise UserError(f"cluster=slurm: this is no allocation: {JOB} is not set")
     code, text = output(["scontrol", "show", "hostnames", shell.get(NODES, "")], limit_s=LIMIT_S)
-    if code != 0 or not text.split():
+    # Warnings stand in the same output.
+    hosts = tuple(line for line in text.split("\n") if HOST.fullmatch(line))
+    if code != 0 or not hosts:
         raise UserError(f"cluster=slurm: scontrol does not name the nodes of job {shell[JOB]}: {last_line(text)}")
     cpus = least_cpus(shell.get(CPUS, "1"))
-    return Allocation(shell[JOB], shell.get("SLURM_JOB_PARTITION", ""), tuple(text.split()), cpus)
+    return Allocation(shell[JOB], shell.get("SLURM_JOB_PARTITION", ""), hosts, cpus)
 
 
 def ask_nodes(words: Sequence[str], nodes: SlurmNodes, limit_s: float) -> list[list[str]]:

@@ -289,10 +289,12 @@ def test_slurm_that_does_not_answer_is_not_the_end(slurm: Slurm, program: str, s
 
 
 def test_nodes_of_an_allocation(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm._program("scontrol", 'printf "%s\\n" localhost "$3-2"')
+    slurm._program(
+        "scontrol", '[ "$3" = "n[1-2]" ] && echo localhost && echo "scontrol: an old plugin" >&2; echo n-2.x'
+    )
     shell: dict[str, Any] = {**SHELL, "SLURM_JOB_PARTITION": "debug"}
     found = allocation.current(shell)
-    assert found == allocation.Allocation("7", "debug", ("localhost", "n[1-2]-2"), 4)
+    assert found == allocation.Allocation("7", "debug", ("localhost", "n-2.x"), 4)
     with pytest.raises(UserError, match=r"^cluster=slurm: this is no allocation"):
         allocation.current({})
 

@@ -252,12 +252,14 @@ def check(study: Study, results: Path) -> None:
         make_plan("", 0, count, shape.link, shape.others)
         with virtual_cluster(study.name, 1, shape.link):
             pass
-    seen: set[object] = set()
+    seen: dict[object, list[frozenset[str]]] = {}
     for case in largest_first(study):
         if case.cluster.name in OVER_SSH:
             nodes = ssh_nodes(case.cluster, case.id)
-            if (nodes.ssh, nodes.nic, case.python) not in seen:
-                seen.add((nodes.ssh, nodes.nic, case.python))
+            hosts = frozenset(nodes.hosts)
+            asked = seen.setdefault((nodes.ssh, nodes.nic, case.python), [])
+            if not any(hosts <= others for others in asked):
+                asked.append(hosts)
                 hostcheck.check(nodes.hosts, ask_all(nodes, case.python), nodes.nic)
                 check_shared(nodes, results)
 

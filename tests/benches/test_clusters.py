@@ -32,6 +32,8 @@ from launchers.virtual.rate import Carried
 EMULATED = ("engine=ddp", "model=emulated")
 VIRTUAL = (*EMULATED, "cluster=virtual")
 AXES = (*VIRTUAL, "study.axes.cluster.link_gbps=[1,10]", "study.axes.cluster.nodes=[1,4,2]")
+NAMES = {"a": "here", "b": "there", "c": "elsewhere"}
+"""What hosts call themselves."""
 HOSTS = (*EMULATED, "cluster=hosts", "cluster.hosts=[a:2,b:2]")
 
 
@@ -172,7 +174,7 @@ def test_a_node_that_no_case_has_is_refused(virtual: Virtual, tmp_path: Path) ->
 
 
 def answer(name: str, **changes: Any) -> Answer:
-    addresses = {"a": "10.0.0.1", "b": "10.0.0.2", "here": "10.0.0.1", "there": "10.0.0.2"}
+    addresses = {one: f"10.0.0.{number}" for number, names in enumerate(NAMES.items()) for one in names}
     content = {"offset_s": 0.0, "free_gib": 9.0, "versions": {}, "code": "c", "nics": ("ib0",), "addresses": addresses}
     return Answer(name=name, **{**content, **changes})
 
@@ -184,7 +186,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
     def ask(host: str, python: str, hosts: tuple[str, ...], ssh: Ssh) -> Answer:
         seen.append((host, python))
-        return answer({"a": "here", "b": "there"}[host], offset_s=3.0 if host == "b" else 0.0)
+        return answer(NAMES[host], offset_s=3.0 if host == "b" else 0.0)
 
     monkeypatch.setattr(clusters.hostcheck, "ask", ask)
     monkeypatch.setattr(clusters, "address_towards", lambda hosts: "10.0.0.9")
@@ -233,6 +235,15 @@ def test_a_host_that_does_not_see_the_results_is_refused(
         clusters.check(found, tmp_path / "not" / "yet")
     assert looked == ["a", "b"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_each_list_of_hosts_is_asked_once(
+    asked: list[tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "output", lambda *_, **__: (0, ""))
+    lists = "study.axes.cluster.hosts=[[a:2],[a:2,b:2],[b:2],[b:2,c:2]]"
+    clusters.check(study(*EMULATED, "cluster=hosts", lists, "python=py", cores=4), tmp_path)
+    assert asked == [(host, "py") for host in "abbc"]
 
 
 def test_our_address_is_that_of_the_way_to_another_machine() -> None:

@@ -5,10 +5,15 @@ Started by hand under any launcher it writes the same record as under `ringduel 
 
 from __future__ import annotations
 
-import argparse
-import gc
 import os
 import sys
+
+if __name__ == "__main__" and os.environ.get("PYTHONSAFEPATH") and not getattr(sys.flags, "safe_path", False):
+    # Python 3.10 does not know that variable: the folder that one calls from would stand before the standard library.
+    del sys.path[0]
+
+import argparse
+import gc
 from pathlib import Path
 
 from benches import agent, rankenv

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from benches import record
+from launchers.supervise import CHECKOUT
 
 CODE = """
 import os, signal, sys, time
@@ -94,3 +95,18 @@ def test_by_hand_a_folder_that_holds_a_record_is_refused(tmp_path: Path) -> None
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"ringduel: --out={tmp_path}: holds the record of a launch; name another folder\n"
+
+
+def test_the_folder_one_calls_from_shadows_nothing_in_python_3_10(tmp_path: Path) -> None:
+    """As there: `-m` puts that folder first, whatever PYTHONSAFEPATH says."""
+    (tmp_path / "argparse.py").write_text("raise SystemExit('a shadow')\n")
+    code = (
+        "import os, runpy, sys; sys.path[0] = os.getcwd(); os.environ['PYTHONSAFEPATH'] = '1'; sys.argv[1:] = ['-h']; "
+    )
+    code += "runpy.run_module('benches.worker', run_name='__main__')"
+    shell = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    shell["PYTHONPATH"] = str(CHECKOUT)
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, cwd=tmp_path, env=shell, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: ")

@@ -54,7 +54,7 @@ class Agent:
     def __init__(self, child: int, rank: Lines, out: Path, wake: int) -> None:
         self.child, self.rank, self.out, self.wake = child, rank, out, wake
         self.parked: list[int] = []
-        """What was stopped beside the rank."""
+        """What is stopped beside the rank."""
         self.said: dict[str, Any] = {}
         self.driver: Connection | None = None
         self.heard = time.monotonic()
@@ -117,6 +117,7 @@ class Agent:
             self._park()
         elif order["order"] != "ping":
             send([self.child, *self.parked], signal.SIGCONT)
+            self.parked = []
             with contextlib.suppress(OSError):
                 self.rank.write(text)
 
@@ -144,7 +145,7 @@ class Agent:
 
     def _give_up(self, why: str) -> None:
         """Kill the rank, since nobody is there any more who would let it go on."""
-        send([self.child], signal.SIGKILL)
+        send([self.child, *self.parked], signal.SIGKILL)
         if self.driver is not None:
             self.driver.close()
             self.driver = None

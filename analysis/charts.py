@@ -76,7 +76,7 @@ def _efficiency_title(own: pd.DataFrame, column: str) -> str:
     order = sorted(zip(last["cell"], last["marks"], last[column], strict=True), key=lambda one: -one[2].value)
     told = [f"{cell}{_marks(marks)} {one.value * 100:.0f} %" for cell, marks, one in order[:4]]
     n = words.launches([one.n for one in last[column]])
-    return f"{words.at_point(own.iloc[0])}: at {words.ranks(int(size))} {', '.join(told)} ({n})"
+    return f"{at_point(own.iloc[0])}: at {words.ranks(int(size))} {', '.join(told)} ({n})"
 
 
 def breakdown_bars(parts: pd.DataFrame) -> Figure:
@@ -168,7 +168,7 @@ def matrix(scaled: pd.DataFrame) -> Figure:
     for axis, best in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         _matrix_panel(axis, best)
         first = best.iloc[0]
-        text = f"{words.at_point(first)}, {words.ranks(int(first['world_size']))}: {first['cell']}"
+        text = f"{at_point(first)}, {words.ranks(int(first['world_size']))}: {first['cell']}"
         text += f"{_marks(first['marks'])} has the smallest median, {words.duration(first['step_time_s'].value)} a step"
         n = words.launches([one.n for one in best["step_time_s"]])
         axis.set_title(style.title(f"{text} ({n})", 96), loc="left", fontsize=9)
@@ -219,10 +219,15 @@ def heat(
     axis.tick_params(length=0)
 
 
+def at_point(row: pd.Series) -> str:
+    """The model of a row of `library`, and the axes that no column shows: `resnet18, cluster.link_gbps=1`."""
+    return ", ".join(filter(None, (words.clean(str(row["model"]), 40), words.clean(str(row["at"]), 60))))
+
+
 def _named(row: pd.Series) -> str:
     ranks = words.ranks(int(row["world_size"]))
     title = words.title(words.clean(str(row["name"]), 20), str(row["cell"]))
-    return style.safe(f"{words.clean(words.at_point(row), 40)}, {ranks}: {title}{_marks(row['marks'])}")
+    return style.safe(f"{words.clean(at_point(row), 40)}, {ranks}: {title}{_marks(row['marks'])}")
 
 
 def _marks(marks: str) -> str:

@@ -59,7 +59,7 @@ def why(blocks: pd.DataFrame) -> list[Part]:
     columns = [Column(title, "left" if title in ("model", "contestant") else "right") for title in titles]
     cells = [
         [
-            words.at_point(row),
+            charts.at_point(row),
             str(row["world_size"]),
             _who(row),
             *(_with(row[name], 1e3) for name in ("step_s", "compute_s", "engine_s", "exposed_s")),
@@ -108,7 +108,7 @@ def scaling(scaled: pd.DataFrame) -> list[Part]:
     columns += [Column(f"{kind}\n{heads[name]}", "right") for name in shown for kind in ("speed-up", "efficiency")]
     cells = [
         [
-            words.at_point(row), _who(row), row["kind"], str(row["world_size"]),
+            charts.at_point(row), _who(row), row["kind"], str(row["world_size"]),
             words.significant(row["throughput"].value),
             *(show(row[f"{kind}_{name}"])
               for name in shown for kind, show in (("speed_up", _plain), ("efficiency", _percent))),
@@ -158,7 +158,7 @@ def sweep(summary: Summary, tuned: pd.DataFrame, curves: pd.DataFrame) -> list[P
     columns = [Column(title, "right" if title == "ranks" else "left") for title in titles]
     cells = [
         [
-            words.at_point(row), str(row["world_size"]), _who(row),
+            charts.at_point(row), str(row["world_size"]), _who(row),
             words.spread(row["step_time_s"].scaled(1e3, "ms")),
             words.change(row["against_best"].value) if _is(row["against_best"]) else NOTHING,
             words.interval(row["against_best"]) if _is(row["against_best"]) else NOTHING,
@@ -189,7 +189,7 @@ def _sweep_pictures(summary: Summary, tuned: pd.DataFrame, curves: pd.DataFrame)
 def _pictures_at(summary: Summary, tuned: pd.DataFrame, curves: pd.DataFrame, before: int) -> Iterator[Picture]:
     """before: pictures that there are, whose names must not be taken again."""
     first = tuned.iloc[0]
-    where = f"{words.at_point(first)}, {words.ranks(int(first['world_size']))}"
+    where = f"{charts.at_point(first)}, {words.ranks(int(first['world_size']))}"
     if len(sweeps.sized(tuned)):
         told = f"Step time against bucket size and fusion threshold, on one axis of bytes: {where}."
         own = curves[curves["point"].eq(first["point"]) & curves["world_size"].eq(first["world_size"])]

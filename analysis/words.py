@@ -6,8 +6,7 @@ import math
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from analysis.compare import Comparison
 from analysis.estimate import Estimate
@@ -36,11 +35,6 @@ def significant(value: float, digits: int = 3) -> str:
 
 def _places(value: float, digits: int) -> int:
     return max(digits - 1 - math.floor(math.log10(abs(value))), 0) if value else 0
-
-
-def at_point(row: Mapping[str, Any]) -> str:
-    """The model of a row of `library`, and the axes that no column shows: `resnet18, cluster.link_gbps=1`."""
-    return ", ".join(filter(None, (clean(str(row["model"]), 40), clean(str(row["at"]), 60))))
 
 
 def size(count: int) -> str:

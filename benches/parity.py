@@ -434,4 +434,4 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
 
 def _digest(tensor: torch.Tensor) -> str:
     data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-    return hashlib.sha256(data.numpy()).hexdigest()[:16]
+    return hashlib.sha256(data.numpy().data).hexdigest()[:16]

@@ -156,7 +156,9 @@ def test_messages_lie_on_the_curve_of_their_cell(study_folder: Make) -> None:
     summary = reduced(study_folder(smoke()[4:5], launches=1))
     row = replace(summary.rows[0], effective={"bucket_sizes_bytes": [2**18, 2**20]})
     sizes = [2**k for k in range(10, 22)]
-    curve = pd.DataFrame({"cell": "ddp/gloo", "bytes": sizes, "seconds": [1e-5 + 1e-9 * size for size in sizes]})
+    curve = pd.DataFrame(
+        {"contestant": 0, "cell": "ddp/gloo", "bytes": sizes, "seconds": [1e-5 + 1e-9 * size for size in sizes]}
+    )
     found = findings.messages(replace(summary, rows=[row]), curve)
     sent = found[found["message"]]
     assert list(sent["seconds"]) == pytest.approx([1e-5 + 1e-9 * 2**18, 1e-5 + 1e-9 * 2**20], rel=1e-3)

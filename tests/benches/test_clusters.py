@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from composing import resolved, study
+from msgspec.structs import replace
 
 from benches import clusters
 from benches.clusters import Place, Shape, Site, planned, shapes
@@ -241,8 +242,13 @@ def test_each_list_of_hosts_is_asked_once(
     asked: list[tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "output", lambda *_, **__: (0, ""))
-    lists = "study.axes.cluster.hosts=[[a:2],[a:2,b:2],[b:2],[b:2,c:2]]"
-    clusters.check(study(*EMULATED, "cluster=hosts", lists, "python=py", cores=4), tmp_path)
+    found = study(*HOSTS, "python=py", cores=4)
+    (one,) = found.contestants
+    contestants = []
+    for hosts in (("a:2",), ("a:2", "b:2"), ("b:2",), ("b:2", "c:2")):
+        cluster = replace(one.case.cluster, hosts=hosts, nodes=len(hosts))
+        contestants.append(replace(one, case=replace(one.case, cluster=cluster)))
+    clusters.check(replace(found, contestants=tuple(contestants)), tmp_path)
     assert asked == [(host, "py") for host in "abbc"]
 
 

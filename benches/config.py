@@ -175,7 +175,8 @@ def merged(config: DictConfig, explicit: Mapping[str, Any]) -> dict[str, Any]:
         explicit = {other: None, **explicit}
     del config["study"]
     for key, value in explicit.items():
-        OmegaConf.update(config, key, value, force_add=True)
+        # OmegaConf takes no tuples.
+        OmegaConf.update(config, key, list(value) if isinstance(value, tuple) else value, force_add=True)
     return resolved(config)
 
 

@@ -39,6 +39,8 @@ FORWARD, BACKWARD, REST, UPDATE = range(4)
 """What ends at a mark."""
 RUN_LIMIT_S = 600.0
 """For one process of several."""
+ROOT = "(root)"
+"""Stands for a model itself where it has parameters outside its modules; torch gives it no name."""
 
 
 @dataclass
@@ -134,7 +136,7 @@ def measure(case: Case, steps: int = STEPS) -> Profile:
     model, workload = bare_model(case, device), Workload(case, device)
     optimizer = make_optimizer(list(model.parameters()), case.optimizer)
     batches = make_batches(case, 0, 1, device)
-    owners = {name: module for name, module in model.named_modules() if list(module.parameters(recurse=False))}
+    owners = {name or ROOT: one for name, one in model.named_modules() if list(one.parameters(recurse=False))}
     marks = Marks(make_clock(device))
     seen: list[dict[tuple[int, int], float]] = []
     # As in a timed block: batches lie ready, and no garbage is collected.
@@ -256,7 +258,6 @@ def _sum(layers: Sequence[Layer]) -> float:
 
 
 def _times(profile: Profile, factor: float) -> Profile:
-
     layers = tuple(
         msgspec.structs.replace(one, forward_s=one.forward_s * factor, backward_s=one.backward_s * factor)
         for one in profile.layers
@@ -271,5 +272,4 @@ def _line(layer: dict[str, Any]) -> str:
 
 
 def _scalar(value: Any) -> str:
-
     return f"{value:.7f}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

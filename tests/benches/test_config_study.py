@@ -88,6 +88,14 @@ def test_a_typed_value_replaces_an_axis() -> None:
     }
 
 
+def test_an_axis_of_lists_takes_each_as_one_value() -> None:
+    found = study("cluster=hosts", "study.axes.cluster.hosts=[[a:2],[a:2,b:2]]").contestants
+    assert [(one.case.cluster.hosts, one.case.cluster.nodes) for one in found[::2]] == [
+        (("a:2",), 1),
+        (("a:2", "b:2"), 2),
+    ]
+
+
 def test_contestants_are_edited_added_and_deleted() -> None:
     found = study(
         "study.contestants.ddp.ddp.bucket_cap_mb=[null,25]",

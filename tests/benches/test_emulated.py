@@ -306,7 +306,7 @@ def test_ones_own_model_is_profiled_and_nothing_of_ours_shadowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own_net.py").write_text(
-        "import torch\ndef net(): return torch.nn.Sequential(torch.nn.Linear(3, 1))\n"
+        "import torch\ndef net(): return torch.nn.Linear(3, 1)\n"
         "def loss(model, batch): return model(batch).sum()\n"
         "def batch(generator, per_rank_batch, device): return torch.rand(per_rank_batch, 3, generator=generator)\n"
     )

@@ -204,8 +204,9 @@ class Heat:
     def _starting(self, left: Sequence[Turn], cores: int) -> bool:
         """Whether the next launch may start beside those that are not ready yet."""
         busy = [entry.turn for entry in self.entries if not (entry.idle or entry.ended)]
-        ranks = sum(turn.case.cluster.ranks_on_a_machine for turn in [*busy, *left[:1]])
-        return not busy or ranks <= 2 * cores
+        cases = [turn.case for turn in [*busy, *left[:1]]]
+        ranks = sum(case.cluster.ranks_on_a_machine for case in cases)
+        return not busy or (ranks <= 2 * cores and not any(map(_tunes_itself, cases)))
 
     def _has_room(self) -> bool:
         """Whether one more launch, and those that are still growing, have memory if each is as large as the largest."""
@@ -270,6 +271,12 @@ class Heat:
             for entry in self.entries:
                 if entry.idle and entry.stopped_at == math.inf and not entry.ended:
                     entry.order("stop")
+
+
+def _tunes_itself(case: Case) -> bool:
+    """Whether the warm-up times alternatives and keeps the best, so that nobody else may start beside it."""
+    autotunes = case.horovod is not None and case.horovod.autotune
+    return autotunes or (case.device == "cuda" and (case.cudnn_benchmark or case.compile))
 
 
 def _measures_at_the_end(case: Case) -> bool:

@@ -37,11 +37,10 @@ KNOBS = {
     "HOROVOD_TIMELINE_MARK_CYCLES": UNSET,
     "OMPI_MCA_mpi_yield_when_idle": "cluster.mpi_yield_when_idle",
     "TORCH_DISTRIBUTED_DEBUG": UNSET,
-    "RANK": UNSET,
-    "LOCAL_RANK": UNSET,
 }
-RANKS = ("RANK", "LOCAL_RANK")
-"""What a rank asks first for its number (`rankenv`); torchrun alone gives each rank its own."""
+RANKS = ("RANK", "LOCAL_RANK", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK")
+"""What a rank asks first for its number (`rankenv`); torchrun or horovodrun alone gives each rank its own."""
+KNOBS |= dict.fromkeys(RANKS, UNSET)
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Set for every rank from `cluster.threads_per_rank`, whatever the shell says."""
 

@@ -252,7 +252,7 @@ def test_a_knob_in_the_shell_is_refused_with_the_key(name: str, remedy: str) -> 
     assert str(caught.value) == f"{name}=7 (in your environment): sets a knob behind the study's back; {remedy}"
 
 
-@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK"])
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK"])
 def test_a_number_for_every_rank_is_refused(name: str) -> None:
     reason = "each rank would take it for its own number"
     with pytest.raises(UserError) as caught:

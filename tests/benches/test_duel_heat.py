@@ -59,6 +59,7 @@ class Rig(Silent):
     def __init__(self, folder: Path, control: Control, limit_s: float = 60.0) -> None:
         self.folder, self.control = folder, control
         self.limit_s = limit_s
+        self.engine, self.settings = "ddp", dict[str, Any]()
         self.stop = StopFlag()
         self.ticks: Callable[[dict[str, Any], int], None] = lambda _said, _waiting: None
         self.heat = Heat(control, self, self.stop)
@@ -67,7 +68,9 @@ class Rig(Silent):
         self.ticks(said, waiting)
 
     def turns(self, count: int) -> list[Turn]:
-        cases = [make_case("ddp", "gloo", 1, seed=seed, limit_s=self.limit_s) for seed in range(count)]
+        cases = [
+            make_case(self.engine, "gloo", 1, seed=seed, limit_s=self.limit_s, **self.settings) for seed in range(count)
+        ]
         return [Turn(Contestant(name=str(number), case=case), 0) for number, case in enumerate(cases)]
 
     def out(self, number: int) -> Path:
@@ -188,13 +191,18 @@ def test_one_that_dies_while_it_is_parked_is_left_out(rig: Rig, who: str) -> Non
     assert who == "agent" or headers[1].reason == "rank 0: killed by SIGKILL in timing"
 
 
-def test_only_as_many_start_at_once_as_keep_the_cores_busy(rig: Rig) -> None:
+@pytest.mark.parametrize(("tuning", "together"), [(False, 2), (True, 1)])
+def test_only_as_many_start_at_once_as_keep_the_cores_busy_and_let_one_tune_itself(
+    rig: Rig, tuning: bool, together: int
+) -> None:
     most = []
     rig.ticks = lambda _said, _waiting: most.append(
         sum(not entry.idle and not entry.ended for entry in rig.heat.entries)
     )
+    if tuning:
+        rig.engine, rig.settings = "horovod", {"horovod": {"autotune": True}}
     rig.start(4, cores=1)
-    assert max(most) == 2
+    assert max(most) == together
     assert rig.states() == [psutil.STATUS_STOPPED] * 4
     assert len(rig.heat.finish()) == 4
 

@@ -30,7 +30,7 @@ UNTRACED = "the ranks ended while the messages of a step were traced; what they 
 PROGRESS = "progress.json"
 """In the folder of a launch: what its rank 0 last said of where it is."""
 RESUME_STEPS = 3
-"""Untimed steps before each block: after a stop caches and congestion windows are cold, and GPU memory was freed."""
+"""Untimed steps before a block that follows a stop: caches and congestion windows are cold, GPU memory was freed."""
 SIGNALLED_S = 5.0
 """A batch system that ends a job signals ranks, launchers and driver alike, in no order: what failed so shortly before
 the driver was told to stop was ended by the same hand."""
@@ -136,8 +136,9 @@ class Entry:
     def run_block(self, place: int) -> None:
         """Order the next block; `place`: its place in its round."""
         parked_s = max(time.monotonic() - self.stopped_at, 0.0)
+        untimed = RESUME_STEPS if parked_s else 0
         self.blocks += 1
-        self.order("block", block=self.blocks - 1, place=place, parked_s=parked_s, untimed=RESUME_STEPS)
+        self.order("block", block=self.blocks - 1, place=place, parked_s=parked_s, untimed=untimed)
 
     def finish(self, beside: Sequence[str]) -> None:
         """Order the record and the end; beside: keys of the contestants that were alive together with this one."""

@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import torch
+import torch._dynamo  # Optimizers do at first use, for two seconds: here, before ranks wait busily for each other
 
 from benches import engines, parity, provenance, rankenv, record, topology
 from benches.engines.base import Trainer

@@ -140,7 +140,7 @@ def test_one_that_is_alone_is_never_stopped(rig: Rig) -> None:
     rig.start(1)
     rig.heat.run([[0], [0], [0]])
     rig.heat.finish()
-    assert [(block["parked_s"], block["untimed"]) for block in rig.ran(0)] == [(0, RESUME_STEPS)] * 3
+    assert [(block["parked_s"], block["untimed"]) for block in rig.ran(0)] == [(0, 0)] * 3
 
 
 def test_waiting_does_not_count_against_the_limit(rig: Rig) -> None:

@@ -23,6 +23,8 @@ from analysis.stats import LEVEL
 LEAST = 4
 """Sizes in a piece: two unknowns, and two points that could contradict."""
 MOST_PIECES = 3
+KEYS = ["study", "contestant", "model", "at", "name", "cell", "marks", "nodes", "world_size"]
+"""Columns of tidy.COLUMNS that say whose all-reduce a fit is."""
 FLOOR = 1e-3
 """Relative error below which no further piece is bought: clocks and printed tables are no better."""
 
@@ -104,15 +106,14 @@ def _piece(x: NDArray[np.float64], t: NDArray[np.float64], level: float) -> Piec
 def allreduce_fit(curves: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
     """The model for each contestant of `curves` (a result of `tidy.curves`), one row a piece.
 
-    study, model, name, cell, marks, world_size, piece, from_bytes, to_bytes, Estimates alpha_s, beta_s_per_byte and
-    busbw_limit (GB/s for endless messages, 2(n−1)/n ÷ β), `error`, `refused` (why there is no fit). Points are the
-    medians of launches; a contestant that is host-bound has none. Pure.
+    KEYS, piece, from_bytes, to_bytes, Estimates alpha_s, beta_s_per_byte and busbw_limit (GB/s for endless messages,
+    2(n−1)/n ÷ β), `error`, `refused` (why there is no fit). Points are the medians of launches; a contestant that is
+    host-bound has none. Pure.
     """
-    keys = ["study", "model", "name", "cell", "marks", "world_size"]
     rows: list[dict[str, Any]] = []
-    for names, own in curves[curves["copy"] == 0].groupby(keys, sort=False):
+    for names, own in curves[curves["copy"] == 0].groupby(KEYS, sort=False):
         points = own.groupby("bytes")["seconds"].median()
-        who = dict(zip(keys, names, strict=True))
+        who = dict(zip(KEYS, names, strict=True))
         bound = is_host_bound(str(who["marks"]))
         pieces = () if bound else fit(points.index.to_numpy(), points.to_numpy(), level)
         why = "host-bound, so left out" if bound else f"{len(points)} sizes; {LEAST} are the least"
@@ -120,7 +121,7 @@ def allreduce_fit(curves: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
             who | {"refused": why}
         ]
     columns = ["piece", "from_bytes", "to_bytes", "alpha_s", "beta_s_per_byte", "busbw_limit", "error", "refused"]
-    found: pd.DataFrame = pd.DataFrame(rows, columns=[*keys, *columns])
+    found: pd.DataFrame = pd.DataFrame(rows, columns=[*KEYS, *columns])
     return found
 
 

@@ -41,8 +41,8 @@ def _control_warnings(summary: Summary) -> Iterator[str]:
             more = _more(ratio, control.margin)
             yield (
                 f"noise floor not established: the A/A control of {name} is known to "
-                f"{words.half_width(control.floor)} only, the margin is {margin}; raise study.launches ({more}) or "
-                f"study.margin"
+                f"{words.half_width(control.half_width)} only, the margin is {margin}; raise study.launches ({more}) "
+                f"or study.margin"
             )
         if control.state == "suspicious":
             yield (
@@ -52,7 +52,7 @@ def _control_warnings(summary: Summary) -> Iterator[str]:
         if control.state == "confirmed":
             yield (
                 f"the A/A control of {name} differs by {words.interval(ratio)}, and further launches confirm it: "
-                f"verdicts within {words.half_width(control.outer - 1)} are inconclusive, larger ones stand; look for "
+                f"verdicts within {words.half_width(control.floor)} are inconclusive, larger ones stand; look for "
                 f"what tells two copies apart: cores, memory, place in the round"
             )
     if any(row.contestant.copy == CONTROL_COPY for row in summary.copies) and not summary.controls:
@@ -61,7 +61,7 @@ def _control_warnings(summary: Summary) -> Iterator[str]:
 
 def _apart_warnings(summary: Summary, launches: dict[int, pd.DataFrame]) -> Iterator[str]:
     """Pairs of one heat whose launches were not alive together: one ran alone, again or for want of memory."""
-    beside = {place: own.set_index("launch")["beside"] for place, own in launches.items()}
+    beside = {place: own[own["usable"]].set_index("launch")["beside"] for place, own in launches.items()}
     if not any(len(keys) for own in beside.values() for keys in own):
         return
     for pair in summary.comparisons:

@@ -32,8 +32,8 @@ BREAKDOWN_LEGEND = (
 )
 SWEEP_LEGEND = (
     "against the best: step time ÷ that of the fastest of the same engine and transport at this point, paired by "
-    "launch; intervals hold together with 95 % over all pairs among which the fastest was found. They count one "
-    "look: a study that stops when it knows enough is judged by its verdicts alone",
+    "launch, in different heats through the reference; intervals hold together with 95 % over all pairs among which "
+    "the fastest was found, and over the study's looks",
 )
 FABRIC_LEGEND = ("t = α + β · bytes, in pieces where the data show that the protocol changes; 95 % each",)
 
@@ -77,11 +77,12 @@ def fabric(curves: pd.DataFrame) -> list[Part]:
     found = library.allreduce_fit(curves)
     if not len(found):
         return []
-    titles = ["ranks", "contestant", "from", "to", "α, µs", "β, ns/KiB", "busbw limit, GB/s", "error"]
-    columns = [Column(title, "left" if title == "contestant" else "right") for title in titles]
+    titles = ["model", "ranks", "contestant", "from", "to", "α, µs", "β, ns/KiB", "busbw limit, GB/s", "error"]
+    columns = [Column(title, "left" if title in ("model", "contestant") else "right") for title in titles]
     cells = [
         [
-            str(row["world_size"]),
+            charts.at_point(row),
+            f"{row['world_size']}" + (f" on {row['nodes']} nodes" if row["nodes"] > 1 else ""),
             _who(row),
             *([words.size(int(row[name])) for name in ("from_bytes", "to_bytes")] if not row["refused"] else ["", ""]),
             _with(row["alpha_s"], 1e6) if not row["refused"] else row["refused"],

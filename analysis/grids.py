@@ -157,12 +157,14 @@ def _interval(summary: Summary, row: Row) -> str:
 
 def _verdict(summary: Summary, row: Row, provisional: bool) -> str:
     """`provisional`: the column says so for all of its rows."""
-    doubt = " (provisional)" if "provisional" in row.marks and not provisional else ""
+    found = summary.against_reference(row)
+    # A pair has the launches that both have.
+    doubtful = found.provisional if found else "provisional" in row.marks
+    doubt = " (provisional)" if doubtful and not provisional else ""
     if not row.ranked:
         return "failed parity" if row.parity and not row.parity["passed"] else "failed"
     if summary.references.get(row.index) == row.index:
         return f"reference{doubt}"
-    found = summary.against_reference(row)
     if found is None:
         return f"{'baseline' if row.case.engine == 'local' else 'not compared'}{doubt}"
     leaning = f", {found.direction}" if found.verdict == "equivalent" and found.direction else ""

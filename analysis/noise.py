@@ -42,12 +42,18 @@ class Control:
 
     @property
     def floor(self) -> float:
-        """Half-width: differences below it cannot be told from noise. A fraction; infinite below two launches."""
-        return stats.half_width(self.comparison.ratio)
+        """What two copies of one contestant may differ by: smaller differences cannot be told from noise. A fraction;
+        infinite below two launches."""
+        return self.outer - 1
 
     @property
     def established(self) -> bool:
-        return self.floor <= self.margin
+        """Whether the control is known as closely as the margin asks."""
+        return self.half_width <= self.margin
+
+    @property
+    def half_width(self) -> float:
+        return stats.half_width(self.comparison.ratio)
 
     @property
     def outer(self) -> float:

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from analysis import stats
-from analysis.pairing import Pairing
-from analysis.speedup import is_apart, launch_medians
+from analysis.speedup import launch_medians
+from analysis.versus import Meetings, fields
 
 WHO = ["study", "point", "model", "at", "world_size", "cell", "name", "marks"]
 PREFIX = "settings."
@@ -20,27 +20,30 @@ def tuning(blocks: pd.DataFrame, level: float = stats.LEVEL) -> pd.DataFrame:
     WHO, `settings.KEY` columns, Estimates `step_time_s` (median of launches and range) and `against_best` (step time ÷
     that of the cell's fastest, paired by launch), `best`, and `tied`: the interval does not exclude 1, or no launch has
     both. Intervals hold together with `level` over all pairs of the cell, since any of them could have been the one
-    with the fastest; at one look, however often the study looked. blocks: columns of tidy.COLUMNS. Pure.
+    with the fastest; of a study that looked several times, give stats.simultaneous of its looks. Settings of different
+    heats meet through whoever was alive in both. blocks: columns of tidy.COLUMNS. Pure.
     """
     swept = [column for column in blocks.columns if str(column).startswith(PREFIX)]
-    own = blocks[(blocks["copy"] == 0) & (blocks["engine"] != "local")]
-    cells = own.groupby(["study", "point", "world_size", "cell", own["marks"].map(is_apart)], sort=False)
-    rows = [row for _, cell in cells if cell["contestant"].nunique() > 1 for row in _cell(cell, swept, level)]
+    rows = []
+    for _, field in fields(blocks):
+        own = field[field["copy"] == 0]
+        cells = [cell for _, cell in own.groupby("cell", sort=False) if cell["contestant"].nunique() > 1]
+        rows += [row for cell in cells for row in _cell(field, cell, swept, level)]
     found: pd.DataFrame = pd.DataFrame(rows, columns=[*WHO, *swept, "step_time_s", "against_best", "best", "tied"])
     return found
 
 
-def _cell(own: pd.DataFrame, swept: list[str], level: float) -> list[dict[str, Any]]:
-    pairing = Pairing((), own)
+def _cell(field: pd.DataFrame, own: pd.DataFrame, swept: list[str], level: float) -> list[dict[str, Any]]:
+    meetings = Meetings(field)
     members = own.drop_duplicates("contestant")
     first = int(members["contestant"].iloc[0])
-    logs = {place: pairing.direct(place, first).logs for place in map(int, members["contestant"])}
+    logs = {place: meetings.logs(place, first) for place in map(int, members["contestant"])}
     best = min((place for place in logs if len(logs[place])), key=lambda place: float(logs[place].mean()))
     each = stats.simultaneous(level, len(logs) * (len(logs) - 1) // 2)
     rows = []
     for _, one in members.iterrows():
         place = int(one["contestant"])
-        found = pairing.direct(place, best).logs
+        found = meetings.logs(place, best)
         ratio = stats.ratio_of_pairs(found, each) if len(found) and place != best else None
         row = {name: one[name] for name in [*WHO, *swept]} | {"best": place == best, "against_best": ratio}
         row["tied"] = ratio is None or stats.direction(ratio) is None

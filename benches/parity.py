@@ -30,7 +30,7 @@ SHARED_FACTORS = 4 * 2.0**-24
 SHARED_MANTISSAS = 1 / 16
 """Of u: with 2⁷ mantissas in bf16 the mean error of a product with 1/n is no longer 0 but up to 0.05 u (n ≤ 32)."""
 MOST_LOCAL_RANKS = 8
-"""Above this many ranks, check (b) runs on a sample of them of this size."""
+"""Above this many ranks, check (b) runs on a sample of them of this size, rank 0 among them."""
 
 PIECE = 2**17
 """Elements that are judged at a time: float64 copies of whole tensors leave the caches, and take twice as long."""
@@ -318,15 +318,15 @@ class _Gate:
         return worst, seen
 
     def _local(self, own: dict[str, torch.Tensor]) -> Worst:
-        """Rank 0 computes the sampled ranks' gradients by itself; allowed is its own run-to-run difference."""
+        """Rank 0 computes the other sampled ranks' gradients by itself, as it did its own; allowed is its own
+        run-to-run difference."""
         worst = Worst("local")
         claimed = self.engine.gather_json({name: _digest(gradient) for name, gradient in own.items()})
-        for rank in sample_ranks(self.engine.world_size):
+        for rank in sample_ranks(self.engine.world_size)[1:]:
             again = self._alone(rank) if self.engine.rank == 0 else {}
             differ = [name for name, gradient in again.items() if _digest(gradient) != claimed[rank].get(name)]
             differ = self.engine.gather_json(differ)[0]
             noise = self._alone(rank) if differ and self.engine.rank == 0 else {}
-            worst.see(0.0, 0.0, "")
             for name in differ:
                 theirs = self.engine.gather(own.get(name, torch.zeros_like(self.twin.get_parameter(name))))[rank]
                 if self.engine.rank == 0:

@@ -129,6 +129,22 @@ def test_tuning_finds_the_planted_best_and_its_equals(study_folder: Make) -> Non
     assert list(found["settings.ddp.bucket_cap_mb"]) == [1.0, 5.0, 25.0]
 
 
+def test_settings_of_different_heats_meet_through_the_reference(study_folder: Make) -> None:
+    """The second heat ran on a slower machine; its setting is the faster one all the same."""
+    base = make_case("ddp", "gloo", 2)
+    plants = [Plant(base, 0.1, name="ddp", launch_sd=1e-4)]
+    plants.append(replace(plants[0], name="ddp (heat 2)", copy=2, heat=1, step_s=0.15))
+    for heat, (cycle, step) in enumerate(((1.0, 0.12), (5.0, 0.165))):
+        case = make_case("horovod", "gloo", 2)
+        case = msgspec.structs.replace(case, horovod=msgspec.structs.replace(case.horovod, cycle_time_ms=cycle))
+        settings = {"horovod.cycle_time_ms": cycle}
+        plants.append(Plant(case, step, name=f"h-{cycle}", settings=settings, launch_sd=1e-4, heat=heat))
+    found = library.tuning(library.load(study_folder(plants, launches=5)))
+    assert list(found["best"]) == [False, True]
+    # 0.12 ÷ 0.1 over 0.165 ÷ 0.15.
+    assert found["against_best"].iloc[0].value == pytest.approx(1.2 / 1.1, rel=0.01)
+
+
 def test_cost_is_price_by_time(study_folder: Make) -> None:
     scaled = library.scaling(library.load(study_folder(weak()[:1], launches=1)))
     found = library.cost(scaled, price_per_node_hour=3.6, samples_per_epoch=160)
@@ -220,12 +236,39 @@ def test_links_of_another_rate_are_another_curve(study_folder: Make) -> None:
 def test_a_host_bound_curve_has_no_alpha_and_beta(study_folder: Make) -> None:
     curves = pd.DataFrame({"bytes": [2**k for k in range(10, 20)]}).assign(
         seconds=lambda frame: 1e-5 + 1e-9 * frame["bytes"],
-        **{"study": "s", "model": "m", "name": "n", "cell": "ddp/gloo", "world_size": 2, "copy": 0, "marks": "virtual"},
+        **{
+            "study": "s",
+            "model": "m",
+            "name": "n",
+            "cell": "ddp/gloo",
+            "world_size": 2,
+            "copy": 0,
+            "marks": "virtual",
+            "contestant": 0,
+            "at": "",
+            "nodes": 1,
+        },
     )
     (fitted,) = library.allreduce_fit(curves)["refused"]
     assert fitted == ""
     (refused,) = library.allreduce_fit(curves.assign(marks="virtual host-bound"))["refused"]
     assert refused == "host-bound, so left out"
+
+
+def test_each_contestant_has_an_alpha_and_beta_of_its_own() -> None:
+    """One name at two points of an axis is two."""
+    sizes = [2**k for k in range(10, 20)]
+    told = {"study": "s", "model": "m", "name": "n", "cell": "ddp/gloo", "world_size": 2, "copy": 0, "marks": ""}
+    links = {1: 8e-9, 10: 8e-10}
+    parts = [
+        pd.DataFrame({"bytes": sizes, "seconds": [1e-5 + beta * size for size in sizes]}).assign(
+            contestant=place, at=f"cluster.link_gbps={gbps}", nodes=2, **told
+        )
+        for place, (gbps, beta) in enumerate(links.items())
+    ]
+    found = library.allreduce_fit(pd.concat(parts))
+    assert list(found["at"]) == ["cluster.link_gbps=1", "cluster.link_gbps=10"]
+    assert [one.value for one in found["beta_s_per_byte"]] == pytest.approx(list(links.values()), rel=1e-6)
 
 
 def test_without_a_launch_of_the_bare_model_the_engine_alone_is_the_baseline(study_folder: Make) -> None:

@@ -68,6 +68,7 @@ def test_bus_bandwidth_from_time_is_what_nccl_tests_print() -> None:
 def test_nccls_change_of_protocol_shows_in_the_fit() -> None:
     frame = pd.read_csv(HERE / "nccl_allreduce_busbw.csv").dropna(subset=["time_us"])
     told = {"study": "-", "model": "-", "name": "nccl", "cell": "ddp/nccl", "marks": "", "world_size": 8, "copy": 0}
+    told |= {"contestant": 0, "at": "", "nodes": 1}
     fitted = library.allreduce_fit(frame.assign(seconds=frame["time_us"] * 1e-6, **told))
     assert list(fitted["from_bytes"]) == [2**15, 2**20, 2**24]
     assert fitted["busbw_limit"].iloc[-1].value == pytest.approx(234.89, rel=0.04), "what the largest message reached"

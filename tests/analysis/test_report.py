@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import xml.etree.ElementTree
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -320,3 +321,7 @@ def test_launches_that_were_not_alive_together_are_told(study_folder: Callable[.
             path.write_text(json.dumps(known))
     (line,) = [one for one in reduced(folder).warnings if "alive together" in one]
     assert line.startswith("horovod/gloo and ddp/gloo were not alive together in 1 of 3 launches")
+    for key in keys:
+        shutil.rmtree(folder / "launches" / key / "2")
+    (line,) = [one for one in reduced(folder).warnings if "alive together" in one]
+    assert " in 1 of 2 launches" in line, "one that does not exist was not alone"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from planted import HOST, PASSED, Plant, header, make_case, plant, samples, smoke
 
-from analysis import headline, summary, table
+from analysis import grids, headline, summary, table
 from analysis.rows import Summary
 from benches import record
 
@@ -101,6 +102,14 @@ def test_verdicts_follow_what_was_planted(study_folder: Make) -> None:
     assert [c.ratio.value for c in found.comparisons] == pytest.approx([1.2, 1.004, 0.8], rel=0.005)
     assert not any(c.provisional for c in found.comparisons)
     assert found.comparisons[0].ratio.level == pytest.approx(1 - 0.05 / 4), "three, and the best of Horovod"
+
+
+def test_a_verdict_is_as_provisional_as_its_pair(study_folder: Make) -> None:
+    base, rival = smoke()[4:6]
+    found = reduced(study_folder([replace(base, launches=3), rival], launches=5))
+    assert [row.marks for row in found.rows] == [("provisional",), ()]
+    (table,) = [grids.contestants(found, group) for group in found.groups()]
+    assert all(any("(provisional)" in cell for cell in row) for row in table.rows)
 
 
 def test_fewer_than_five_launches_are_provisional_everywhere(study_folder: Make) -> None:

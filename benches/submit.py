@@ -114,8 +114,10 @@ def submit(resolved: Resolved, text: str, folder: Path) -> str:
         slurm.check_partition(resolved.slurm, output(["sinfo", "--noheader", "--format=%R"], limit_s=LIMIT_S)[1])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SCRIPT).write_text(text)
-    # Of this process's own short commands: a job that had it would be taken for one of them.
-    clean = ("env", "--unset", TOKEN)
+    # Of this process's own short commands: a job that had it would be taken for one of them. Sbatch's own variables
+    # would overrule what the script asks for.
+    unwanted = [TOKEN, *(name for name in os.environ if name.startswith("SBATCH_"))]
+    clean = ("env", *(word for name in unwanted for word in ("--unset", name)))
     code, said = output(
         [*clean, "sbatch", "--parsable", f"--chdir={folder}", str(folder / SCRIPT)],
         limit_s=LIMIT_S,

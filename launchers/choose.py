@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ from benches.spec import Case
 from launchers import direct, horovodrun, mpirun, nodes, slurm, torchrun
 from launchers.nodes import Nodes
 from launchers.slurm import SlurmNodes
-from launchers.spec import Command, LaunchSpec
+from launchers.spec import NAME, Command, LaunchSpec
 from launchers.tools import LIBMPI, Tools, libmpi
 
 LAUNCHERS = {
@@ -25,8 +24,6 @@ LAUNCHERS = {
     "horovod/nccl": "horovodrun",
 }
 """By cell, the launcher that can start it: it alone gives the ranks what that engine joins with."""
-
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def launcher(case: Case) -> str:
@@ -66,6 +63,11 @@ def _step(case: Case, spec: LaunchSpec, tools: Tools, on: SlurmNodes) -> Command
     """What the nodes hold is asked on them, before; this may be another machine, and ranks may run in an image."""
     if not case.uses_mpi:
         return STEPS[case.engine](spec, on)
+    if launcher(case) == "mpirun" and on.asked.container is not None:
+        raise UserError(
+            f"cluster.launcher=mpirun: its ranks would run outside of cluster.slurm.container={on.asked.container}; "
+            "take cluster.launcher=srun"
+        )
     mpi, spec = tools.mpi(spec.python), _with_libmpi(case, spec, tools)
     return slurm.mpirun(spec, on, mpi) if launcher(case) == "mpirun" else slurm.mpi_step(spec, on, mpi.flavour)
 

@@ -78,6 +78,8 @@ def horovodrun(spec: LaunchSpec, nodes: Nodes, program: Sequence[str]) -> Comman
     remote = spec.nodes > 1
     words = (
         *nodes.first,
+        # It writes all that it was given into the command for other hosts, where every user reads it.
+        *(("env", *(word for name in spec.hidden for word in ("-u", name))) if spec.hidden else ()),
         *program,
         "--gloo",
         "--disable-cache",
@@ -85,8 +87,8 @@ def horovodrun(spec: LaunchSpec, nodes: Nodes, program: Sequence[str]) -> Comman
         *("-H", _slots(spec, nodes.hosts)),
         # One node alone runs on the loopback device, and no other is accepted.
         *(("--network-interfaces", nodes.nic) if nodes.nic and remote else ()),
-        *(("--ssh-port", str(nodes.ssh.port)) if nodes.ssh.port and remote else ()),
-        *(("--ssh-identity-file", nodes.ssh.identity_file) if nodes.ssh.identity_file and remote else ()),
+        *(("--ssh-port", str(nodes.ssh.port)) if nodes.ssh.port else ()),
+        *(("--ssh-identity-file", nodes.ssh.identity_file) if nodes.ssh.identity_file else ()),
     )
     # It writes its own folder unquoted into the command for other hosts (gloo_run.py): that one has to be harmless.
     inner = ("sh", "-c", 'cd -- "$0" && exec "$@"', spec.cwd)

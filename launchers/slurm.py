@@ -173,7 +173,7 @@ def mpirun(spec: LaunchSpec, site: SlurmNodes, mpi: Mpi) -> Command:
 
 def each_node(words: Sequence[str], site: SlurmNodes, mpi: str = "none") -> tuple[str, ...]:
     """A step that runs the words once on each node; its lines begin with the node's number. mpi: Slurm's plugin."""
-    return (*_srun(len(site.hosts), 1, site), f"--mpi={mpi}", "--label", *_inside(site.asked), *words)
+    return (*_srun(len(site.hosts), 1, site, site.cpus), f"--mpi={mpi}", "--label", *_inside(site.asked), *words)
 
 
 def by_node(text: str) -> dict[int, list[str]]:
@@ -232,11 +232,13 @@ def _step(spec: LaunchSpec, site: SlurmNodes, tasks_per_node: int, mpi: str = "n
     """The words before those of a task."""
     container = site.asked.container and site.asked.container_runtime == "pyxis"
     folder = (f"--container-workdir={spec.cwd}",) if container else ()
-    return (*_srun(spec.nodes, tasks_per_node, site), *folder, f"--mpi={mpi}", *_inside(site.asked))
+    # One number for all launchers: what eight ranks leave over of 36 cores is not torchrun's alone.
+    cpus = min(site.cpus, max(1, site.cpus // spec.ranks_per_node) * spec.ranks_per_node)
+    return (*_srun(spec.nodes, tasks_per_node, site, cpus), *folder, f"--mpi={mpi}", *_inside(site.asked))
 
 
-def _srun(count: int, tasks_per_node: int, site: SlurmNodes) -> tuple[str, ...]:
-    """Contestants of a heat are steps that run at once: each gets all of each node, and shares it."""
+def _srun(count: int, tasks_per_node: int, site: SlurmNodes, cpus: int) -> tuple[str, ...]:
+    """Contestants of a heat are steps that run at once: each gets so many cores of each node, and shares them."""
     asked = site.asked
     gres = (f"--gres={asked.gres}", "--gpu-bind=none") if asked.gres else ()
     return (
@@ -249,7 +251,7 @@ def _srun(count: int, tasks_per_node: int, site: SlurmNodes) -> tuple[str, ...]:
         # The same nodes for every contestant of a pair.
         f"--nodelist={','.join(site.hosts[:count])}",
         *SHARED,
-        f"--cpus-per-task={max(1, site.cpus // tasks_per_node)}",
+        f"--cpus-per-task={max(1, cpus // tasks_per_node)}",
         # Affinity is ours to set, in the ranks, and the same under every launcher.
         "--cpu-bind=none",
         *gres,

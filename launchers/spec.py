@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Of a variable that a shell takes."""
 MpiFlavour = Literal["openmpi4", "openmpi5", "mpich"]
 
 
@@ -36,6 +39,8 @@ class LaunchSpec:
     """Absolute path of the folder in which the command is started."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that every rank must see, over those inherited."""
+    hidden: tuple[str, ...] = ()
+    """Variables of this shell that must stand in no command line, where a launcher would write them all into one."""
     yield_when_idle: bool = False
     """MPI: give up the core while waiting."""
     as_root: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -98,6 +99,14 @@ def test_an_unwritable_results_folder(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_real_data_is_checked(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^data.root=/no/such: no such folder$"):
         preflight.check(study("engine=ddp", "data=imagefolder", "data.root=/no/such"), tmp_path)
+
+
+@pytest.mark.parametrize(("cluster", "asked"), [("kubernetes", False), ("hosts", True)])
+def test_a_launcher_pod_is_not_asked_for_gpus(cluster: str, asked: bool) -> None:
+    words = ["device=cuda", f"cluster={cluster}", "cluster.nodes=2", "cluster.ranks_per_node=1"]
+    words += ["cluster.hosts=[a:8,b:8]"] if cluster == "hosts" else ["cluster.kubernetes.gpus=1"]
+    own = cases("engine=ddp", *words, gpus=8)
+    assert json.loads(preflight._question(None, own, None)[-1])["gpus"] is asked
 
 
 class TestOnesOwnModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from composing import resolved
 
+from benches import knobs
 from benches.conffiles import CONF
 from benches.errors import UserError
 
@@ -261,6 +262,21 @@ def test_a_number_for_every_rank_is_refused(name: str) -> None:
     with pytest.raises(UserError) as caught:
         resolved("engine=ddp", f"cluster.env.{name}='0'")
     assert str(caught.value) == f"cluster.env.{name}=0: {reason}; leave it out"
+
+
+def test_a_secret_in_the_configuration_is_refused_and_not_shown() -> None:
+    with pytest.raises(UserError) as caught:
+        resolved("engine=ddp", "+cluster.env.HF_TOKEN=hf_abc")
+    assert str(caught.value).startswith("cluster.env.HF_TOKEN: a secret would stand in every record and process list; ")
+    assert "hf_abc" not in str(caught.value)
+    resolved("engine=ddp", "+cluster.env.NCCL_IB_PKEY=3")
+
+
+def test_what_changes_speed_reaches_all_ranks_and_secrets_no_command_line() -> None:
+    shell = {"LD_LIBRARY_PATH": "/lib", "NCCL_IB_PKEY": "3", "TORCH_NCCL_X": "1", "HOME": "/h", "AWS_SECRET_KEY": "s"}
+    shell |= {"my.var": "1"}
+    assert knobs.carried(shell) == {"LD_LIBRARY_PATH": "/lib", "NCCL_IB_PKEY": "3", "TORCH_NCCL_X": "1"}
+    assert knobs.hidden(shell) == ("AWS_SECRET_KEY", "my.var")
 
 
 def test_more_ranks_than_gpus() -> None:

@@ -268,6 +268,13 @@ def test_an_unknown_partition_names_those_that_are_there(slurm: Slurm) -> None:
     assert slurm.asked == []
 
 
+def test_the_shell_does_not_overrule_the_script(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBATCH_PARTITION", "debug")
+    slurm._program("sbatch", f"printenv SBATCH_PARTITION >{slurm.folder}/leak; echo 7")
+    slurm.run()
+    assert (slurm.folder / "leak").read_text() == ""
+
+
 def test_what_sbatch_says_is_told(slurm: Slurm) -> None:
     slurm._program("sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid qos specification' >&2; exit 1")
     with pytest.raises(UserError, match=r"^cluster=slurm: sbatch refuses: .*: Invalid qos specification$"):

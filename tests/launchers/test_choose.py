@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -141,6 +142,12 @@ def test_in_slurm(cell: str, asked: str, name: str, same: Callable[[LaunchSpec],
     one = case(cell, name="slurm", launcher=asked)
     assert choose.launcher(one) == name
     assert choose.command(one, spec(A="1"), Present(), NODES) == same(spec(A="1"))
+
+
+def test_in_slurm_mpirun_leaves_the_container() -> None:
+    inside = replace(NODES, asked=SlurmSpec(container="/img.sqsh"))
+    with pytest.raises(UserError, match=r"^cluster\.launcher=mpirun: .*cluster\.slurm\.container=/img\.sqsh; "):
+        choose.command(case("horovod/mpi", name="slurm", launcher="mpirun"), spec(), Present(), inside)
 
 
 def test_in_slurm_srun_or_mpirun_start_the_ranks() -> None:

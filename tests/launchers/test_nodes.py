@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,16 @@ def test_horovodrun_starts_where_its_unquoted_folder_does_no_harm() -> None:
         *("env", "NCCL_SOCKET_IFNAME=ib0"),
         *RANK,
     ]
+
+
+def test_horovodrun_writes_no_secret_into_the_command_for_other_hosts() -> None:
+    words = nodes.horovodrun(replace(spec(), hidden=("HF_TOKEN", "my.var")), site(), ("horovodrun",)).argv
+    assert words[:6] == ("env", "-u", "HF_TOKEN", "-u", "my.var", "horovodrun")
+
+
+def test_horovodrun_logs_in_as_told_also_on_one_host() -> None:
+    words = nodes.horovodrun(spec(nodes=1), site(ssh=Ssh(port=2222, identity_file="/k")), ("horovodrun",)).argv
+    assert words[7:11] == ("--ssh-port", "2222", "--ssh-identity-file", "/k")
 
 
 def test_horovodrun_on_one_host_leaves_the_device_to_it() -> None:

@@ -162,6 +162,13 @@ def test_mpi_ranks_are_sruns_own_tasks() -> None:
     assert "--mpi=pmi2" in slurm.mpi_step(spec(), site(), "mpich").argv
 
 
+def test_every_launcher_gets_as_many_cores() -> None:
+    nodes = site(cpus=36)
+    assert "--cpus-per-task=32" in slurm.torchrun_step(spec(), nodes).argv
+    assert "--cpus-per-task=4" in slurm.mpi_step(spec(), nodes, "openmpi5").argv
+    assert "--cpus-per-task=4" in slurm.torchrun_step(spec(), site(cpus=4)).argv, "never more than there are"
+
+
 def test_a_step_has_a_core_for_each_task_at_least() -> None:
     assert "--cpus-per-task=1" in slurm.mpi_step(spec(), site(cpus=4), "openmpi5").argv
 

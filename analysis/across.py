@@ -69,7 +69,8 @@ def compare(a: Path, b: Path) -> Across:
     margin = records[0].study.margin
     changes = [_change(sides[0][case], sides[1][case], level, margin) for case in common]
     found = [change for change in changes if change is not None]
-    return Across(*records, found, [*_left_out(len(common) - len(found)), *_warnings(records, sides)])
+    doubts = [*_left_out(len(common) - len(found)), *_together(found), *_warnings(records, sides)]
+    return Across(*records, found, doubts)
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,18 @@ def _left_out(count: int) -> Iterator[str]:
     if count:
         cases = f"{count} case{'s' if count > 1 else ''} of both"
         yield f"{cases}: no sound launch in either, or not run in one: not compared"
+
+
+def _together(found: list[Change]) -> Iterator[str]:
+    """Where every case moved the same way: launches cannot tell a change of all code from a change of the machine."""
+    ratios = [change.ratio for change in found if change.ratio is not None]
+    ways = {stats.direction(ratio) for ratio in ratios}
+    if len(ratios) > 1 and len(ways) == 1 and None not in ways:
+        least = min((ratio.value for ratio in ratios), key=lambda value: abs(math.log(value)))
+        yield (
+            f"all {len(ratios)} cases moved one way, the least is {words.percent(least)}: so they do, too, where the "
+            "machine itself has changed; taking turns in one study tells the two apart (contestants with python:)"
+        )
 
 
 def _warnings(records: tuple[Records, Records], sides: list[dict[str, _Side]]) -> Iterator[str]:

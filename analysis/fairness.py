@@ -27,6 +27,8 @@ SET_BY: dict[str, Callable[[Case], bool]] = {
     "HOROVOD_": lambda case: False,
     "TORCH_": lambda case: case.engine == "ddp" and not case.uses_mpi,
     "OMPI_MCA_": lambda case: case.uses_mpi,
+    # mpirun puts the folder of its own libraries before what there is.
+    "LD_LIBRARY_PATH": lambda case: case.uses_mpi,
 }
 MOST_NAMES = 3
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from benches.errors import UserError
 from benches.scrub import SECRET_WORDS
-from launchers.spec import NAME
+from launchers.spec import NAME, SECRETS
 
 UNSET = ""
 # Variable: the key to set instead; UNSET where no key stands for it yet. Horovod's own list: horovod/common/common.h
@@ -67,7 +67,8 @@ def carried(shell: Mapping[str, str]) -> dict[str, str]:
 
 def hidden(shell: Mapping[str, str]) -> tuple[str, ...]:
     """Those that must not stand in a command line: secrets; and names that no shell takes, which would break one."""
-    return tuple(sorted(name for name in shell if is_secret(name) or not NAME.fullmatch(name)))
+    told = shell.get(SECRETS, "").split(",")
+    return tuple(sorted(name for name in shell if name in told or is_secret(name) or not NAME.fullmatch(name)))
 
 
 def refuse(shell: Mapping[str, str], cluster_env: Mapping[str, str]) -> None:

@@ -45,6 +45,7 @@ def main() -> int:
     if (options.out / RECORD).exists() and not (options.out / CONTROL).exists():
         print(f"ringduel: --out={options.out}: holds the record of a launch; name another folder", file=sys.stderr)
         return MISTAKE
+    rankenv.take_secrets()
     return agent.supervise(lambda link: _work(options, link), options.out)
 
 

@@ -18,7 +18,7 @@ from msgspec import Meta, field
 from benches.errors import UserError
 from benches.spec import Frozen, Whole
 from launchers.hosts import Host, parse_hostfile
-from launchers.spec import LaunchSpec
+from launchers.spec import SECRETS, LaunchSpec
 
 Text = Annotated[str, Meta(min_length=1)]
 Quantity = Annotated[
@@ -193,8 +193,10 @@ def _words(words: Sequence[str]) -> list[str]:
 def _env(asked: KubernetesSpec, env: Mapping[str, str]) -> list[dict[str, Any]]:
     plain = [{"name": name, "value": value.replace("$", "$$")} for name, value in sorted(env.items())]
     pairs = {name: where.split("/", 1) for name, where in sorted(asked.secrets.items())}
+    told = [{"name": SECRETS, "value": ",".join(pairs)}] if pairs else []
     return [
         *plain,
+        *told,
         *(
             {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
             for name, (secret, key) in pairs.items()

@@ -10,6 +10,8 @@ from typing import Literal
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Of a variable that a shell takes."""
+SECRETS = "RINGDUEL_SECRETS"
+"""Variable of a pod that names those which it has from secrets, a comma between."""
 MpiFlavour = Literal["openmpi4", "openmpi5", "mpich"]
 
 

@@ -39,6 +39,20 @@ def test_equal_studies_have_no_regression(tmp_path: Path) -> None:
     assert "none that the data support" in markdown.render(across.document(found))
 
 
+@pytest.mark.parametrize(
+    ("factors", "said"), [((1.1, 1.2, 1.3), True), ((1.1, 1.0, 1.3), False), ((0.9, 1.2, 1.3), False)]
+)
+def test_where_all_moved_one_way_the_machine_is_suspected(
+    tmp_path: Path, factors: tuple[float, ...], said: bool
+) -> None:
+    a, _ = planted(tmp_path)
+    plants = [replace(one, launch_sd=0.005) for one in smoke()[4:7]]
+    later = [replace(one, step_s=one.step_s * factor) for one, factor in zip(plants, factors, strict=True)]
+    plant(tmp_path / "c", later, seed=2, launches=6)
+    warnings = across.compare(a, tmp_path / "c").warnings
+    assert len([line for line in warnings if line.startswith("all 3 cases moved one way, the least is ")]) == said
+
+
 def test_what_no_longer_runs_is_a_regression(tmp_path: Path) -> None:
     found = across.compare(*planted(tmp_path, parity=type(PASSED)(passed=False, error=1.0, bound=1e-7)))
     assert [change.verdict for change in found.regressions] == ["broken"]

@@ -85,7 +85,7 @@ def test_what_launchers_and_engines_set_for_themselves_is_not_compared(tmp_path:
     own = [
         {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"},
         {"HOROVOD_CYCLE_TIME": "1.0"},
-        {"HOROVOD_CYCLE_TIME": "5.0", "OMPI_MCA_num_procs": "2"},
+        {"HOROVOD_CYCLE_TIME": "5.0", "OMPI_MCA_num_procs": "2", "LD_LIBRARY_PATH": "/mpi/lib"},
     ]
     changes = [{"ranks": [{"environment": {**RANK["environment"], **one}}] * 2} for one in own]  # type: ignore[dict-item]
     assert listed(measured(tmp_path, *changes, cells=("ddp/gloo", "horovod/gloo", "horovod/mpi"))) == []

@@ -39,6 +39,18 @@ def test_several_nodes_of_slurm_may_be_one_machine() -> None:
     assert rankenv.node({}) == os.uname().nodename
 
 
+def test_a_rank_that_ssh_starts_has_the_secrets_of_its_pod(tmp_path: Path) -> None:
+    pod = tmp_path / "environ"
+    pod.write_bytes(b"RINGDUEL_SECRETS=HF_TOKEN,OWN,GONE\0HF_TOKEN=a=b\0OWN=theirs\0HOME=/pod\0")
+    env = {"OWN": "ours"}
+    rankenv.take_secrets(env, pod)
+    assert env == {"OWN": "ours", "HF_TOKEN": "a=b"}
+    rankenv.take_secrets(env, tmp_path / "none")
+    pod.write_bytes(b"HF_TOKEN=other\0")
+    rankenv.take_secrets(env, pod)
+    assert env == {"OWN": "ours", "HF_TOKEN": "a=b"}, "elsewhere nothing is taken"
+
+
 def device(sys_folder: Path, *parts: str, numa: int) -> Path:
     path = sys_folder.joinpath("devices", *parts)
     path.mkdir(parents=True)

@@ -96,7 +96,8 @@ def test_mpi_job_has_what_was_asked() -> None:
     wanted = {"cpu": "16", "memory": "64Gi", "nvidia.com/gpu": "8", "rdma/hca": "1"}
     assert container["resources"] == {"requests": wanted, "limits": wanted}
     assert container["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
-    assert container["env"][1] == {
+    assert container["env"][1] == {"name": "RINGDUEL_SECRETS", "value": "HF_TOKEN"}
+    assert container["env"][2] == {
         "name": "HF_TOKEN",
         "valueFrom": {"secretKeyRef": {"name": "tokens", "key": "hf"}},
     }

@@ -104,7 +104,7 @@ def _tables(summary: Summary) -> list[Part]:
     tables: list[Part] = [grids.contestants(summary, group) for group in summary.groups()]
     carried = {mark for row in summary.rows for mark in row.marks}
     meanings = [f"{mark}: {meaning}" for mark, meaning in MEANINGS.items() if mark in carried]
-    return [*tables, Bullets([*grids.LEGEND, *meanings], quiet=True)]
+    return [*tables, Bullets([*grids.legend(summary), *meanings], quiet=True)]
 
 
 def _pictures(summary: Summary) -> list[Part]:

@@ -11,11 +11,14 @@ from analysis.curve import Point
 from analysis.estimate import Estimate
 from analysis.rows import Failure, Row, Summary
 
+NOTHING = "–"
 LEGEND = (
     "faster, slower: 10 % faster is a step that takes 10 % less time",
     "step time: median of launches (fastest–slowest), each its blocks' time on the slowest rank ÷ their steps",
     "vs, interval: step time against the reference, mean over pairs of launches; all intervals of the study "
     "hold together with 95 %",
+)
+EFFICIENCY_LEGEND = (
     "eff.: throughput ÷ (ranks × throughput of the baseline): local, the bare model in one process, or at 1, "
     "the same engine with one rank",
 )
@@ -94,6 +97,12 @@ def contestants(summary: Summary, group: Sequence[Row]) -> Grid:
     )
 
 
+def legend(summary: Summary) -> tuple[str, ...]:
+    """What the columns of `contestants` mean."""
+    told = any(row.efficiency.get(name) for row in summary.rows for name in ("local", "wrapped_at_1"))
+    return LEGEND + (EFFICIENCY_LEGEND if told else ())
+
+
 def _makers(summary: Summary, group: Sequence[Row], provisional: bool) -> list[tuple[Column, Callable[[Row], str]]]:
     against = {summary.rows[summary.references[row.index]].title for row in group if row.index in summary.references}
     reference = against.pop() if len(against) == 1 else ""
@@ -102,15 +111,23 @@ def _makers(summary: Summary, group: Sequence[Row], provisional: bool) -> list[t
         (Column("ranks", "right"), _shape),
         (Column("contestant"), _contestant),
         (Column("step time, ms"), _step_time),
-        (Column("n", "right"), lambda row: str(row.step_time_s.n) if row.step_time_s else "–"),
+        (Column("n", "right"), lambda row: str(row.step_time_s.n) if row.step_time_s else NOTHING),
         (Column(f"{words.clean(group[0].case.model.sample, 12)}/s", "right"), _rate),
-        (Column("eff.\nlocal", "right"), lambda row: _share(row.efficiency.get("local"))),
-        (Column("eff.\nat 1", "right", wide=True), lambda row: _share(row.efficiency.get("wrapped_at_1"))),
+        *_efficiencies(group),
         (Column("parity", wide=True), _parity),
         (Column(f"vs\n{reference}", "right"), lambda row: _change(summary, row)),
         (Column("interval", "right", wide=True), lambda row: _interval(summary, row)),
         (Column("verdict\n(provisional)" if provisional else "verdict"), lambda r: _verdict(summary, r, provisional)),
     ]
+
+
+def _efficiencies(group: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str]]]:
+    """Against those baselines that were measured."""
+    makers: list[tuple[Column, Callable[[Row], str]]] = [
+        (Column("eff.\nlocal", "right"), lambda row: _share(row.efficiency.get("local"))),
+        (Column("eff.\nat 1", "right", wide=True), lambda row: _share(row.efficiency.get("wrapped_at_1"))),
+    ]
+    return [maker for maker in makers if any(maker[1](row) != NOTHING for row in group)]
 
 
 def _title(group: Sequence[Row]) -> str:
@@ -132,11 +149,11 @@ def _step_time(row: Row) -> str:
 
 
 def _rate(row: Row) -> str:
-    return words.significant(row.throughput.value) if row.throughput else "–"
+    return words.significant(row.throughput.value) if row.throughput else NOTHING
 
 
 def _share(estimate: Estimate | None) -> str:
-    return f"{estimate.value:.0%}".replace("%", " %") if estimate else "–"
+    return f"{estimate.value:.0%}".replace("%", " %") if estimate else NOTHING
 
 
 def _parity(row: Row) -> str:
@@ -147,12 +164,12 @@ def _parity(row: Row) -> str:
 
 def _change(summary: Summary, row: Row) -> str:
     found = summary.against_reference(row)
-    return words.change(found.ratio.value) if found else "–"
+    return words.change(found.ratio.value) if found else NOTHING
 
 
 def _interval(summary: Summary, row: Row) -> str:
     found = summary.against_reference(row)
-    return (words.interval(found.ratio) or "none") if found else "–"
+    return (words.interval(found.ratio) or "none") if found else NOTHING
 
 
 def _verdict(summary: Summary, row: Row, provisional: bool) -> str:
@@ -186,7 +203,7 @@ def _curve(rows: Sequence[Row]) -> Grid:
 
 def _point(point: Point | None) -> str:
     if point is None:
-        return "–"
+        return NOTHING
     return f"{words.duration(point.time_s.value)}; {words.significant(point.busbw.value)}"
 
 
@@ -217,7 +234,7 @@ def costs(summary: Summary) -> Grid:
             words.clean(", ".join(part for part in row.group if part), 60),
             _shape(row),
             _contestant(row),
-            *(words.spread(found[name]) if name in found else "–" for name in titles),
+            *(words.spread(found[name]) if name in found else NOTHING for name in titles),
         ]
         for row, found in known
     ]
@@ -241,7 +258,7 @@ def steps(rows: Sequence[Row]) -> Grid:
         [
             _shape(row),
             _contestant(row),
-            *(words.spread(row.percentiles[name].scaled(1e3, "ms")) if row.percentiles else "–" for name in names),
+            *(words.spread(row.percentiles[name].scaled(1e3, "ms")) if row.percentiles else NOTHING for name in names),
             words.deviation(row.spread.within),
             words.deviation(row.spread.between),
         ]

@@ -18,6 +18,9 @@ from analysis.launch import MAIN
 from analysis.rows import Row, Summary
 from analysis.style import BAND, COLOURS, MARKERS, MOST_ROWS, TITLE_CHARACTERS, WIDTH
 
+LABEL_CHARACTERS = 48
+"""Of a line beside a row; a longer one takes two."""
+
 
 def step_times(summary: Summary) -> Figure:
     """Step time of each contestant: every launch a point, the median a bar. One panel a model and world size."""
@@ -195,9 +198,15 @@ def _ratio_title(summary: Summary, shown: Sequence[Comparison]) -> str:
 
 def _pair(summary: Summary, comparison: Comparison) -> str:
     a, b = summary.at(comparison.a), summary.at(comparison.b)
-    return style.safe(f"{words.clean(headline.subject([a]), 28)}: {_label(a)} ÷ {words.clean(b.title, 16)}")
+    text = f"{words.clean(headline.subject([a]), 28)}: {_marked(a)} ÷ {words.clean(b.title, 16)}"
+    # In two lines where it would leave no room for the intervals.
+    return style.title(text, LABEL_CHARACTERS)
 
 
 def _label(row: Row) -> str:
+    return style.safe(_marked(row))
+
+
+def _marked(row: Row) -> str:
     shown = "".join(f" [{mark}]" for mark in row.marks if mark != "provisional")
-    return style.safe(words.clean(row.title, 24)) + shown
+    return words.clean(row.title, 24) + shown

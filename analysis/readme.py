@@ -66,7 +66,7 @@ def _block(home: Path, name: str) -> str:
     link = quote(name)
     where = f"{markdown.escape(content.about(found))} ([records and notes]({link}), [report]({link}/report/report.md))."
     parts: list[Part] = [_narrow(grids.contestants(found, group)) for group in found.groups()]
-    parts.append(Bullets([*headline.noise_lines(found), *grids.LEGEND]))
+    parts.append(Bullets([*headline.noise_lines(found), *grids.legend(found)]))
     return "\n\n".join([where, *map(markdown.render_part, parts)])
 
 

@@ -25,7 +25,7 @@ def show(summary: Summary, console: Console) -> None:
     for group in summary.groups():
         console.print()
         console.print(_table(grids.contestants(summary, group), wide=console.width >= WIDE))
-    for line in grids.LEGEND:
+    for line in grids.legend(summary):
         console.print(Text(line, style="dim"))
     _show_curves(summary, console)
     _show_failures(summary, console)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from analysis import headline, stats, style, words
 from analysis.compare import Comparison
@@ -47,7 +48,8 @@ def ratios(summary: Summary) -> Figure:
     shown, left = summary.comparisons[:MOST_ROWS], max(len(summary.comparisons) - MOST_ROWS, 0)
     if not shown:
         return style.empty("Nothing was compared")
-    figure = Figure(figsize=(WIDTH, 0.3 * len(shown) + 1.5), layout="constrained")
+    # The engine's own padding is less than what it misjudges long labels by.
+    figure = Figure(figsize=(WIDTH, 0.3 * len(shown) + 1.5), layout=ConstrainedLayoutEngine(w_pad=0.15))
     axis = figure.subplots()
     margin = summary.records.study.margin
     axis.axvspan(1 / (1 + margin), 1 + margin, color=BAND, alpha=0.18, lw=0)

@@ -135,4 +135,4 @@ def magnitude(value: float) -> str:
 
 def wrapped(text: str, width: int) -> str:
     """The text in lines of at most `width` characters; a number and its % stay together."""
-    return "\n".join(textwrap.wrap(text.replace(" %", "\u00a0%"), width))
+    return "\n".join(textwrap.wrap(text.replace(" %", "\u00a0%"), width, break_on_hyphens=False))

@@ -185,6 +185,7 @@ def test_names_cannot_become_markup(study_folder: Make, tmp_path: Path) -> None:
         5,
         7,
         8,
+        10,
         12,
     }
     assert "error not finite" in html

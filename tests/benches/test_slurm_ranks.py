@@ -144,8 +144,9 @@ def test_a_fault_of_the_nodes_is_found_on_them(cluster: Slurm, tmp_path: Path) -
     """The job's one line is this command's, and so is its status."""
     done = cluster.ringduel("run", *STUDY, DDP, "python=/nowhere/python", f"results={tmp_path}")
     assert done.returncode == 2
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("ringduel: cluster=slurm: /nowhere/python does not run on each node: ")
+    # Slurm's own lines may come after it.
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("ringduel: ")]
+    assert line.startswith("ringduel: cluster=slurm: /nowhere/python does not run on each node: "), done.stderr
     assert not (tmp_path / "study").exists()
 
 

@@ -57,12 +57,13 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXP
 
 def is_secret(name: str) -> bool:
     """Whether a variable's name tells of a secret. A partition's key, NCCL_IB_PKEY, is none."""
-    return any(word in name.upper() for word in SECRET_WORDS) and not name.startswith(CARRIED_PREFIXES)
+    return any(word in name.upper().replace("PKEY", "") for word in SECRET_WORDS)
 
 
 def carried(shell: Mapping[str, str]) -> dict[str, str]:
-    """The variables of the user's shell that all ranks get, on whatever host."""
-    return {name: value for name, value in shell.items() if name in CARRIED or name.startswith(CARRIED_PREFIXES)}
+    """The variables of the user's shell that all ranks get, on whatever host; no secrets."""
+    names = [name for name in shell if name in CARRIED or name.startswith(CARRIED_PREFIXES)]
+    return {name: shell[name] for name in names if not is_secret(name)}
 
 
 def hidden(shell: Mapping[str, str]) -> tuple[str, ...]:

@@ -276,6 +276,7 @@ def test_what_changes_speed_reaches_all_ranks_and_secrets_no_command_line() -> N
     shell = {"LD_LIBRARY_PATH": "/lib", "NCCL_IB_PKEY": "3", "TORCH_NCCL_X": "1", "HOME": "/h", "AWS_SECRET_KEY": "s"}
     shell |= {"my.var": "1"}
     assert knobs.carried(shell) == {"LD_LIBRARY_PATH": "/lib", "NCCL_IB_PKEY": "3", "TORCH_NCCL_X": "1"}
+    assert knobs.carried({"TORCH_HUB_TOKEN": "s"}) == {}, "not in a record, either"
     assert knobs.hidden(shell) == ("AWS_SECRET_KEY", "my.var")
     assert knobs.hidden({"LOGIN": "s", "RINGDUEL_SECRETS": "LOGIN,OTHER"}) == ("LOGIN", "RINGDUEL_SECRETS")
 

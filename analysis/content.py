@@ -45,10 +45,8 @@ def about(summary: Summary) -> str:
 def _sections(summary: Summary, known_as: Path) -> Iterator[Section]:
     records = summary.records
     blocks, curves = tidy.tidy(records), tidy.curves_of(records)
-    scaled, tuned = (
-        library.scaling(blocks),
-        library.tuning(blocks, stats.simultaneous(stats.LEVEL, 1, len(records.study.looks))),
-    )
+    scaled = library.scaling(blocks)
+    tuned = library.tuning(blocks, stats.simultaneous(stats.LEVEL, 1, len(records.study.looks)))
     yield Section("Decision", _decision(summary))
     yield Section("Evidence", [*_evidence(summary), *findings.singles(summary, scaled)])
     yield Section("Why", [*findings.why(blocks), *_curves(summary), *findings.fabric(curves)])

@@ -99,8 +99,7 @@ def contestants(summary: Summary, group: Sequence[Row]) -> Grid:
 
 def legend(summary: Summary) -> tuple[str, ...]:
     """What the columns of `contestants` mean."""
-    told = any(row.efficiency.get(name) for row in summary.rows for name in ("local", "wrapped_at_1"))
-    return LEGEND + (EFFICIENCY_LEGEND if told else ())
+    return LEGEND + (EFFICIENCY_LEGEND if _efficiencies(summary.rows) else ())
 
 
 def _makers(summary: Summary, group: Sequence[Row], provisional: bool) -> list[tuple[Column, Callable[[Row], str]]]:

@@ -53,6 +53,7 @@ class Control:
 
     @property
     def half_width(self) -> float:
+        """Of its own interval, as a fraction; infinite below two launches."""
         return stats.half_width(self.comparison.ratio)
 
     @property
@@ -67,7 +68,7 @@ def controls(
 ) -> Iterator[Control]:
     """The controls that were measured; pairing: the main launches, again: the further ones."""
     for place, one in enumerate(contestants):
-        reference = original(contestants, one)
+        reference = original(pairing.members, pairing.members[place])
         if one.copy != CONTROL_COPY or reference is None or not {place, reference} <= sound:
             continue
         paired, further = pairing.of(place, reference), again.direct(place, reference)

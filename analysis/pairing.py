@@ -24,6 +24,25 @@ class Paired:
     """Through the reference: a and b were never alive together."""
 
 
+@dataclass(frozen=True)
+class Member:
+    """What decides with whom a contestant is paired, and by way of whom."""
+
+    heat: int
+    copy: int
+    case: object
+    """Equal for a contestant and its copies."""
+    field: object
+    """Equal for those that are compared."""
+
+
+def members(contestants: Sequence[Contestant]) -> dict[int, Member]:
+    """Of a study, by place; compared are those of one point and world size."""
+    fields = [(one.point, one.case.cluster.world_size) for one in contestants]
+    pairs = enumerate(zip(contestants, fields, strict=True))
+    return {place: Member(one.heat, one.copy, one.case, field) for place, (one, field) in pairs}
+
+
 def enough(further: Paired, main: Paired) -> bool:
     """Whether a further set of launches can be heard against the main one: half as many, and two at the least."""
     return len(further.logs) >= max(2, len(main.logs) / 2)
@@ -37,15 +56,15 @@ class Pairing:
     is in the spread of launches. Against the reference itself, its copy in the contestant's own heat is met directly.
     """
 
-    def __init__(self, contestants: Sequence[Contestant], blocks: pd.DataFrame) -> None:
+    def __init__(self, members: Mapping[int, Member], blocks: pd.DataFrame) -> None:
         """blocks: columns contestant, launch, block, step_time_s (table.Records.blocks), of one stage."""
-        self.contestants = contestants
+        self.members = members
         self.times = step_times(blocks)
-        self.present = _stand_ins(contestants)
+        self.present = _stand_ins(members)
 
     def of(self, a: int, b: int) -> Paired:
         """a, b: places in the study; without a common launch, no values."""
-        heats = [self.contestants[place].heat for place in (a, b)]
+        heats = [self.members[place].heat for place in (a, b)]
         if heats[0] == heats[1]:
             return self.direct(a, b)
         for reference, by_heat in self.present.items():
@@ -63,7 +82,7 @@ class Pairing:
         return Paired(logs.dropna(), rounds)
 
     def _through(self, by_heat: Mapping[int, int], reference: int, a: int, b: int) -> Paired:
-        heats = [self.contestants[place].heat for place in (a, b)]
+        heats = [self.members[place].heat for place in (a, b)]
         if reference == b:
             return self.direct(a, by_heat[heats[0]])
         if reference == a:
@@ -72,9 +91,9 @@ class Pairing:
         return Paired((left.logs - right.logs).dropna(), left.rounds - right.rounds, joined=True)
 
     def _meet(self, *places: int) -> bool:
-        """Whether these are compared at all: one point, one world size."""
-        found = [self.contestants[place] for place in places]
-        return all(one.point == found[0].point and _size(one) == _size(found[0]) for one in found)
+        """Whether these are compared at all."""
+        fields = [self.members[place].field for place in places]
+        return all(field == fields[0] for field in fields)
 
 
 def step_times(blocks: pd.DataFrame) -> dict[int, pd.DataFrame]:
@@ -85,20 +104,18 @@ def step_times(blocks: pd.DataFrame) -> dict[int, pd.DataFrame]:
     }
 
 
-def original(contestants: Sequence[Contestant], copy: Contestant) -> int | None:
+def original(members: Mapping[int, Member], copy: Member) -> int | None:
     """Place of the contestant that `copy` is a copy of."""
-    found = (i for i, c in enumerate(contestants) if not c.copy and c.case == copy.case and c.point == copy.point)
-    return next(found, None)
+    same = (
+        place for place, one in members.items() if not one.copy and (one.case, one.field) == (copy.case, copy.field)
+    )
+    return next(same, None)
 
 
-def _stand_ins(contestants: Sequence[Contestant]) -> dict[int, dict[int, int]]:
+def _stand_ins(members: Mapping[int, Member]) -> dict[int, dict[int, int]]:
     """By place of a contestant that has copies in further heats: who is it in which heat."""
     found: dict[int, dict[int, int]] = {}
-    for place, one in enumerate(contestants):
-        if one.copy > 1 and (source := original(contestants, one)) is not None:
-            found.setdefault(source, {contestants[source].heat: source})[one.heat] = place
+    for place, one in members.items():
+        if one.copy > 1 and (source := original(members, one)) is not None:
+            found.setdefault(source, {members[source].heat: source})[one.heat] = place
     return found
-
-
-def _size(one: Contestant) -> int:
-    return one.case.cluster.world_size

@@ -34,7 +34,7 @@ def scaling(blocks: pd.DataFrame) -> pd.DataFrame:
 
 
 def _study(blocks: pd.DataFrame) -> list[dict[str, Any]]:
-    pairing = Pairing((), blocks)
+    pairing = Pairing({}, blocks)
     sizes = {kind: blocks.groupby(kind)["world_size"].nunique() for kind in ("weak", "strong")}
     members = blocks.drop_duplicates("contestant").sort_values("world_size", kind="stable")
     rows = []

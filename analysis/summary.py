@@ -21,7 +21,7 @@ from analysis.estimate import Estimate
 from analysis.launch import AGAIN, CONFIRM, MAIN
 from analysis.meetings import meetings
 from analysis.noise import Control
-from analysis.pairing import Pairing
+from analysis.pairing import Pairing, members
 from analysis.rows import Failure, Row, Summary
 from analysis.samples import PERCENTILES
 from analysis.table import Records
@@ -85,7 +85,7 @@ def _weighed(found: Summary) -> Summary:
 def _pairing(records: Records, sound: set[int], stage: str) -> Pairing:
     blocks = records.blocks
     chosen = blocks[blocks["contestant"].isin(list(sound)) & (blocks["stage"] == stage)]
-    return Pairing(records.study.contestants, chosen)
+    return Pairing(members(records.study.contestants), chosen)
 
 
 def _row(

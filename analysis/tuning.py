@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 
 from analysis import stats
+from analysis.pairing import Pairing
 from analysis.speedup import launch_medians
-from analysis.versus import Meetings, fields
+from analysis.versus import fields, pairing_of
 
 WHO = ["study", "point", "model", "at", "world_size", "cell", "name", "marks"]
 PREFIX = "settings."
@@ -26,24 +27,25 @@ def tuning(blocks: pd.DataFrame, level: float = stats.LEVEL) -> pd.DataFrame:
     swept = [column for column in blocks.columns if str(column).startswith(PREFIX)]
     rows = []
     for _, field in fields(blocks):
-        own = field[field["copy"] == 0]
-        cells = [cell for _, cell in own.groupby("cell", sort=False) if cell["contestant"].nunique() > 1]
-        rows += [row for cell in cells for row in _cell(field, cell, swept, level)]
+        cells = field[field["copy"] == 0].groupby("cell", sort=False)
+        many = [cell for _, cell in cells if cell["contestant"].nunique() > 1]
+        if many:
+            pairing = pairing_of(field)
+            rows += [row for cell in many for row in _cell(pairing, cell, swept, level)]
     found: pd.DataFrame = pd.DataFrame(rows, columns=[*WHO, *swept, "step_time_s", "against_best", "best", "tied"])
     return found
 
 
-def _cell(field: pd.DataFrame, own: pd.DataFrame, swept: list[str], level: float) -> list[dict[str, Any]]:
-    meetings = Meetings(field)
+def _cell(pairing: Pairing, own: pd.DataFrame, swept: list[str], level: float) -> list[dict[str, Any]]:
     members = own.drop_duplicates("contestant")
     first = int(members["contestant"].iloc[0])
-    logs = {place: meetings.logs(place, first) for place in map(int, members["contestant"])}
+    logs = {place: pairing.of(place, first).logs for place in map(int, members["contestant"])}
     best = min((place for place in logs if len(logs[place])), key=lambda place: float(logs[place].mean()))
     each = stats.simultaneous(level, len(logs) * (len(logs) - 1) // 2)
     rows = []
     for _, one in members.iterrows():
         place = int(one["contestant"])
-        found = meetings.logs(place, best)
+        found = pairing.of(place, best).logs
         ratio = stats.ratio_of_pairs(found, each) if len(found) and place != best else None
         row = {name: one[name] for name in [*WHO, *swept]} | {"best": place == best, "against_best": ratio}
         row["tied"] = ratio is None or stats.direction(ratio) is None

@@ -23,6 +23,7 @@ from benches.errors import UserError
 from benches.preflight import check_results
 from launchers import slurm
 from launchers.processes import TOKEN
+from launchers.spec import without
 from launchers.supervise import StopFlag, interrupts, last_line, output
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
@@ -116,8 +117,7 @@ def submit(resolved: Resolved, text: str, folder: Path) -> str:
     (folder / SCRIPT).write_text(text)
     # Of this process's own short commands: a job that had it would be taken for one of them. Sbatch's own variables
     # would overrule what the script asks for.
-    unwanted = [TOKEN, *(name for name in os.environ if name.startswith("SBATCH_"))]
-    clean = ("env", *(word for name in unwanted for word in ("--unset", name)))
+    clean = without([TOKEN, *(name for name in os.environ if name.startswith("SBATCH_"))])
     code, said = output(
         [*clean, "sbatch", "--parsable", f"--chdir={folder}", str(folder / SCRIPT)],
         limit_s=LIMIT_S,

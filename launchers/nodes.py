@@ -11,7 +11,7 @@ from typing import Protocol
 
 from launchers.horovodrun import restore
 from launchers.remote import Ssh
-from launchers.spec import Command, LaunchSpec, Mpi
+from launchers.spec import Command, LaunchSpec, Mpi, without
 
 FANOUT = Path(__file__).with_name("fanout.py")
 FIRST_PORT, PORTS = 20000, 10000
@@ -79,7 +79,7 @@ def horovodrun(spec: LaunchSpec, nodes: Nodes, program: Sequence[str]) -> Comman
     words = (
         *nodes.first,
         # It writes all that it was given into the command for other hosts, where every user reads it.
-        *(("env", *(word for name in spec.hidden for word in ("-u", name))) if spec.hidden else ()),
+        *without(spec.hidden),
         *program,
         "--gloo",
         "--disable-cache",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,6 +13,12 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SECRETS = "RINGDUEL_SECRETS"
 """Variable of a pod that names those which it has from secrets, a comma between."""
 MpiFlavour = Literal["openmpi4", "openmpi5", "mpich"]
+
+
+def without(names: Iterable[str]) -> tuple[str, ...]:
+    """Words before a command that take these variables from it; none for no names."""
+    words = tuple(word for name in names for word in ("-u", name))
+    return ("env", *words) if words else ()
 
 
 @dataclass(frozen=True)

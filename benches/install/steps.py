@@ -15,7 +15,7 @@ from typing import TextIO
 
 from benches.errors import UserError
 from benches.install import BuildError
-from launchers.spec import Command
+from launchers.spec import Command, without
 from launchers.supervise import StopFlag, run
 
 PERCENT = re.compile(rb"^\s*\[\s*(\d+)%\]", re.MULTILINE)
@@ -79,8 +79,7 @@ class Steps:
         self.say(name)
         self.note(f"$ {shlex.join(argv)}\n")
         start = self.log.stat().st_size
-        unset = [word for name in sorted(os.environ.keys() - env.keys()) for word in ("-u", name)]
-        command = Command(("env", *unset, *argv), env, str(self.work))
+        command = Command((*without(sorted(os.environ.keys() - env.keys())), *argv), env, str(self.work))
         look = self._progress(start)
         token = uuid.uuid4().hex
         outcome = run(command, log=self.log, limit_s=limit_s, token=token, tick=look, stop=self.stop)

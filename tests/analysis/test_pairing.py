@@ -11,16 +11,18 @@ import pytest
 from planted import Plant, contestant, make_case
 
 from analysis import summary, table
-from analysis.pairing import Pairing
+from analysis.pairing import Pairing, members
 
 Make = Callable[..., Path]
 DDP, HOROVOD, OTHER = make_case("ddp", "gloo", 2), make_case("horovod", "gloo", 2), make_case("horovod", "mpi", 2)
-HEATS = [
-    contestant(Plant(DDP, 0)),
-    contestant(Plant(HOROVOD, 0)),
-    contestant(Plant(OTHER, 0, heat=1)),
-    contestant(Plant(DDP, 0, name="ddp (heat 2)", copy=2, heat=1)),
-]
+HEATS = members(
+    [
+        contestant(Plant(DDP, 0)),
+        contestant(Plant(HOROVOD, 0)),
+        contestant(Plant(OTHER, 0, heat=1)),
+        contestant(Plant(DDP, 0, name="ddp (heat 2)", copy=2, heat=1)),
+    ]
+)
 """The reference and horovod/gloo in heat 0; horovod/mpi and the reference's copy in heat 1."""
 
 

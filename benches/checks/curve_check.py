@@ -124,7 +124,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make curve-check", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--max-mb", type=float, default=256.0, help="largest message (default: %(default)g)")
-    parser.add_argument("--rounds", type=int, default=20, help="turns of each side at a size (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=60, help="turns of each side at a size (default: %(default)s)")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.folder:

@@ -49,7 +49,7 @@ def measure(case: Case, count: int) -> float:
     try:
         tensor = torch.empty(BYTES // 4)
         allreduce.fill(tensor, engine.rank)
-        engine.sum_in_place(tensor)
+        engine.summing(tensor)()
         allreduce.check(tensor, engine.rank, engine.world_size)
         # Zeros: sums of sums would overflow.
         tensor.zero_()

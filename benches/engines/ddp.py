@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,11 +95,11 @@ class DdpEngine(Engine):
         return DdpTrainer(wrapped, optimizer, settings)
 
     def allreduce(self, tensor: torch.Tensor) -> None:
-        self.sum_in_place(tensor)
+        self.summing(tensor)()
         tensor /= self.world_size
 
-    def sum_in_place(self, tensor: torch.Tensor) -> None:
-        dist.all_reduce(tensor)
+    def summing(self, tensor: torch.Tensor) -> Callable[[], object]:
+        return partial(dist.all_reduce, tensor)
 
     def barrier(self) -> None:
         if self.device.type == "cuda":

@@ -10,7 +10,9 @@ import ctypes
 import os
 import socket
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,9 +27,9 @@ POLL_S = 0.001
 class DdpMpiEngine(HookedDdpEngine):
     """DDP whose gradients travel over MPI."""
 
-    def sum_in_place(self, tensor: torch.Tensor) -> None:
+    def summing(self, tensor: torch.Tensor) -> Callable[[], object]:
         # In the calling thread: outside of backward the other one is idle, and no call shares the communicator.
-        self.wire.sum(tensor)
+        return self.wire.summing(tensor)
 
     def describe(self) -> dict[str, Any]:
         mpi = self.wire.mpi
@@ -71,17 +73,15 @@ class Wire:
     def average(self, tensor: torch.Tensor) -> None:
         """Divide by the number of ranks, then sum, as DDP does."""
         scale(tensor, 1 / self.comm.size)
-        self.sum(tensor)
+        self.summing(tensor)()
 
-    def sum(self, tensor: torch.Tensor) -> None:
-        """Replace a contiguous tensor by its sum over the ranks."""
+    def summing(self, tensor: torch.Tensor) -> Callable[[], object]:
+        """What replaces a contiguous tensor by its sum over the ranks at each call."""
         if tensor.device.type == "cpu":
-            self._sum_on_host(tensor)
-        elif self.cuda_aware and tensor.dtype not in self._halves:
-            torch.cuda.current_stream().synchronize()
-            self.comm.Allreduce(self.mpi.IN_PLACE, tensor)
-        else:
-            self._sum_staged(tensor)
+            return self._summing_on_host(tensor)
+        if self.cuda_aware and tensor.dtype not in self._halves:
+            return partial(self._sum_on_device, tensor)
+        return partial(self._sum_staged, tensor)
 
     def all_there(self, limit_s: float) -> bool:
         """Whether every rank calls this within `limit_s`."""
@@ -99,14 +99,17 @@ class Wire:
         self.comm.Free()
         self.mpi.Finalize()
 
-    def _sum_on_host(self, tensor: torch.Tensor) -> None:
+    def _summing_on_host(self, tensor: torch.Tensor) -> Callable[[], object]:
         # MPI has no 16-bit floats: they travel as integers of their size, so that as many bytes move as over gloo, and
         # an operation of ours adds them. Staging in fp32 would move twice the bytes.
         operation = self._halves.get(tensor.dtype)
         if operation is None:
-            self.comm.Allreduce(self.mpi.IN_PLACE, tensor.numpy())
-        else:
-            self.comm.Allreduce(self.mpi.IN_PLACE, tensor.view(torch.int16).numpy(), operation)
+            return partial(self.comm.Allreduce, self.mpi.IN_PLACE, tensor.numpy())
+        return partial(self.comm.Allreduce, self.mpi.IN_PLACE, tensor.view(torch.int16).numpy(), operation)
+
+    def _sum_on_device(self, tensor: torch.Tensor) -> None:
+        torch.cuda.current_stream().synchronize()
+        self.comm.Allreduce(self.mpi.IN_PLACE, tensor)
 
     def _sum_staged(self, tensor: torch.Tensor) -> None:
         """Through pinned memory, one buffer for all, used in the order of the current stream."""
@@ -115,7 +118,7 @@ class Wire:
             stream.wait_event(self._copied)
         host.copy_(tensor, non_blocking=True)
         stream.synchronize()
-        self._sum_on_host(host)
+        self._summing_on_host(host)()
         tensor.copy_(host, non_blocking=True)
         self._copied = stream.record_event()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,8 @@ class HorovodEngine(Engine):
     def allreduce(self, tensor: torch.Tensor) -> None:
         self.hvd.allreduce_(tensor, op=self.hvd.Average, name="ringduel.allreduce")
 
-    def sum_in_place(self, tensor: torch.Tensor) -> None:
-        self.hvd.allreduce_(tensor, op=self.hvd.Sum, name="ringduel.sum")
+    def summing(self, tensor: torch.Tensor) -> Callable[[], object]:
+        return partial(self.hvd.allreduce_, tensor, op=self.hvd.Sum, name="ringduel.sum")
 
     def barrier(self) -> None:
         self.hvd.barrier()

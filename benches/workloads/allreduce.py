@@ -42,7 +42,7 @@ def measure(engine: Engine, most_mb: float) -> torch.Tensor:
 def _measure_size(engine: Engine, size: int) -> torch.Tensor:
     tensor = torch.empty(size // 4, dtype=torch.float32, device=engine.device)
     fill(tensor, engine.rank)
-    engine.sum_in_place(tensor)
+    engine.summing(tensor)()
     check(tensor, engine.rank, engine.world_size)
     # Zeros: sums of sums would overflow within 128 steps, and infinities and denormals take times of their own.
     tensor.zero_()
@@ -60,15 +60,15 @@ def slowest(engine: Engine, seconds: float) -> float:
 
 def time_sums(engine: Engine, tensor: torch.Tensor, count: int) -> list[float]:
     """Seconds on this rank of each of `count` sums, one straight after the other. Collective."""
-    clock = make_clock(engine.device)
+    clock, add = make_clock(engine.device), engine.summing(tensor)
     clock.reserve(count + 1)
     with without_collections():
         # Ranks leave a barrier of another library at different times; a sum brings them together, and data into caches.
         engine.barrier()
-        engine.sum_in_place(tensor)
+        add()
         clock.mark(0)
         for index in range(count):
-            engine.sum_in_place(tensor)
+            add()
             clock.mark(index + 1)
         moments = clock.seconds(count + 1)
     return [moments[index + 1] - moments[index] for index in range(count)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -25,7 +27,10 @@ class Ranks:
     def __init__(self, rank: int, world_size: int, wrong_from: int | None = None) -> None:
         self.rank, self.world_size, self.wrong_from, self.sums = rank, world_size, wrong_from, 0
 
-    def sum_in_place(self, tensor: torch.Tensor) -> None:
+    def summing(self, tensor: torch.Tensor) -> Callable[[], object]:
+        return partial(self.add, tensor)
+
+    def add(self, tensor: torch.Tensor) -> None:
         self.sums += 1
         if not tensor.any():
             return

@@ -85,7 +85,7 @@ def distance(one: Path, other: Path) -> str:
 
 def loaded(maps: Path = PROC / "self/maps") -> dict[str, str]:
     """Paths of libmpi and libucp (UCX) where this process has loaded them, by these names."""
-    found = re.findall(r"\s(/.*/(libmpi|libucp)\.so[^/]*)$", maps.read_text(), re.MULTILINE)
+    found = re.findall(r"\s(/.*/(libmpi|libucp)\.so[^/\n]*)$", maps.read_text(), re.MULTILINE)
     return {name: path for path, name in found}
 
 
@@ -105,8 +105,9 @@ def cma(pid: int) -> bool | None:
 
 
 def mpi_cuda_aware(libmpi: str | None) -> bool | None:
-    """Whether the MPI that this process runs on takes device memory; null where it runs on none."""
-    if libmpi is None:
+    """Whether the MPI that this process runs on takes device memory; null where it runs on none, or where its file has
+    gone since."""
+    if libmpi is None or not Path(libmpi).exists():
         return None
     library, running = ctypes.CDLL(libmpi), ctypes.c_int(0)
     library.MPI_Initialized(ctypes.byref(running))

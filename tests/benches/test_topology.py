@@ -84,9 +84,14 @@ def test_libraries_are_told_by_what_is_mapped(tmp_path: Path) -> None:
     maps = tmp_path / "maps"
     line = "7f00-7f10 r-xp 00000000 08:01 42    {}\n"
     paths = ("/opt/my mpi/lib/libmpi.so.40.30.5", "/usr/lib/libucp.so.0", "/usr/lib/libmpi_cxx.so.40", "[heap]")
-    maps.write_text("".join(map(line.format, paths)))
+    # A line without a path: memory of no file often follows a library's own.
+    maps.write_text("".join(line.format(path) + "7f10-7f20 rw-p 00000000 00:00 0 \n" for path in paths))
     assert wiring.loaded(maps) == {"libmpi": paths[0], "libucp": paths[1]}
+
+
+def test_no_mpi_and_one_whose_file_has_gone_are_not_asked() -> None:
     assert wiring.mpi_cuda_aware(None) is None
+    assert wiring.mpi_cuda_aware("/nowhere/libmpi.so.40 (deleted)") is None
 
 
 def test_a_process_may_read_its_own_memory_and_the_kernel_says_so() -> None:

@@ -1,12 +1,13 @@
 """`make fidelity`: is our step as fast and as lean as a bare script's? A benchmark of Ringduel itself.
 
-Time: both steps live in the same rank processes and take turns, block by block, in balanced order (`turns`). The ratio
-of a launch is the mean over its rounds of log(our block ÷ theirs), blocks as their slowest rank saw them; intervals are
-t intervals over launches. One set of processes cancels what differs from process to process (layout of memory, place
-on the cores, connections). It hides what a process has once: start-up, the agent beside each rank, our environment
-(threads, Horovod's variables, all at their defaults); and garbage collection, which is off in both. It hides nothing
-that a step does: batches, zeroing, forward, backward, reduction, update, our loop and its marks. Both sides share one
-gloo group or one background thread of Horovod, where the script's tensors have other names.
+Time: both steps live in the same rank processes and take turns, block by block, in balanced order (`turns`). Blocks are
+short: what slows a shared machine for a second then meets both. The ratio of a launch is the location over its rounds
+of log(our block ÷ theirs) that spikes do not move (analysis.stats), blocks as their slowest rank saw them; intervals
+are t intervals over launches. One set of processes cancels what differs from process to process (layout of memory,
+place on the cores, connections). It hides what a process has once: start-up, the agent beside each rank, our
+environment (threads, Horovod's variables, all at their defaults); and garbage collection, which is off in both. It
+hides nothing that a step does: batches, zeroing, forward, backward, reduction, update, our loop and its marks. Both
+sides share one gloo group or one background thread of Horovod, where the script's tensors have other names.
 
 Memory: peak resident memory of each alone, in processes of its own under the same launcher, the largest over ranks;
 ours from after the parity gate, as in a record.
@@ -69,8 +70,8 @@ class Model:
 
 
 MODELS = {
-    "resnet18": Model("resnet18_64", block_steps=3, rounds=8, most_off=0.01, most_high=0.02),
-    "mlp": Model("mlp", block_steps=50, rounds=16, most_off=0.03, most_high=0.04),
+    "resnet18": Model("resnet18_64", block_steps=1, rounds=48, most_off=0.01, most_high=0.02),
+    "mlp": Model("mlp", block_steps=10, rounds=120, most_off=0.03, most_high=0.04),
 }
 
 

@@ -245,7 +245,7 @@ def costs(summary: Summary) -> Grid:
 def parity_error(failure: Failure) -> str:
     """` (error 0.012, bound 1e-07)` of the reduction, where the gate was not passed."""
     parity = failure.row.parity
-    if failure.kind != "parity" or parity is None:
+    if failure.kind != "parity" or parity is None or parity["error"] is None:
         return ""
     return f" (error {words.magnitude(parity['error'])}, bound {words.magnitude(parity['bound'])})"
 

@@ -29,9 +29,10 @@ def _ran(summary: Summary) -> Iterator[str]:
     clocks = sorted({header.clock for header in summary.records.headers.values() if header.status == "ok"})
     yield (
         f"Each contestant was to be launched {study.launches} times in fresh processes. {SCHEDULES[study.schedule]} A "
-        f"launch first passes the parity gate: the gradients that the engine delivers, a rank's own gradients, buffers "
-        f"and the weights after one step are compared with what a single process computes. It warms up for at least "
-        f"{_either(warmups)} untimed steps and is timed over {study.rounds} blocks of {_either(blocks)} steps"
+        f"contestant first passes the parity gate: the gradients that the engine delivers, a rank's own gradients, "
+        f"buffers and the weights after one step are compared with what a single process computes; its later launches "
+        f"check initial weights, learning rate and samples. A launch warms up for at least {_either(warmups)} untimed "
+        f"steps and is timed over {study.rounds} blocks of {_either(blocks)} steps"
         f"{f', by {_either(clocks)}' if clocks else ''}. The device is synchronised and the ranks meet at a block's "
         f"edges only."
     )

@@ -135,13 +135,15 @@ def _percentiles(usable: pd.DataFrame) -> dict[str, Estimate]:
 
 
 def _parity(launches: pd.DataFrame) -> dict[str, Any] | None:
-    """Of the launch with the largest error, among those that failed the gate if any did."""
+    """Of the launch with the largest error, among those that failed the gate if any did. Later launches of a contestant
+    are not asked for their gradients again and have no error."""
     gated = launches[launches["parity_passed"].notna()]
     if not len(gated):
         return None
     failed = gated[~gated["parity_passed"].astype(bool)]
-    worst = (failed if len(failed) else gated).sort_values("parity_error").iloc[-1]
-    return {"passed": not len(failed), "error": float(worst["parity_error"]), "bound": float(worst["parity_bound"])}
+    worst = (failed if len(failed) else gated).sort_values("parity_error", na_position="first").iloc[-1]
+    numbers = {name: worst[f"parity_{name}"] for name in ("error", "bound")}
+    return {"passed": not len(failed), **{k: None if pd.isna(v) else float(v) for k, v in numbers.items()}}
 
 
 def _efficiency(records: Records, sound: list[int], pairing: Pairing) -> dict[int, dict[str, Estimate]]:

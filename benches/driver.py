@@ -43,6 +43,8 @@ class Driver:
         self.study, self.folder, self.tools = folder.study, folder, tools
         self.progress, self.stop = progress, stop
         self.failures: Counter[str] = Counter()
+        self.gated: set[str] = set()
+        """Keys of the contestants of which a launch has passed the whole parity gate under this driver."""
         self.control = Control()
         self.site = Site(self.study, progress.told, slurm)
         self.deadline = time.monotonic() + (self.study.budget_s or math.inf)
@@ -141,7 +143,8 @@ class Driver:
 
     def _command(self, turn: Turn, place: Place) -> Command:
         out = self.folder.launch(turn.contestant, turn.launch)
-        return command_for(turn, self.folder.case_file(turn.case), out, self.study.rounds, self.tools, place.nodes)
+        brief, file = turn.contestant.key in self.gated, self.folder.case_file(turn.case)
+        return command_for(turn, file, out, self.study.rounds, self.tools, place.nodes, brief)
 
     def _count(self, turn: Turn, header: record.Header) -> None:
         key, failed = turn.contestant.key, header.status != "ok"
@@ -149,6 +152,8 @@ class Driver:
         # The gate is deterministic: another launch would fail it too.
         if header.parity is not None and not header.parity.passed:
             self.failures[key] = GIVE_UP_AFTER
+        if header.status == "ok" and header.parity is not None and header.parity.passed:
+            self.gated.add(key)
 
 
 def due(folder: StudyFolder, given_up: AbstractSet[str] = frozenset()) -> tuple[list[Turn], str]:
@@ -181,11 +186,21 @@ def _wants_room(header: record.Header) -> bool:
 
 
 def command_for(
-    turn: Turn, case_file: Path, out: Path, rounds: int, tools: Tools, nodes: Nodes | SlurmNodes | None = None
+    turn: Turn,
+    case_file: Path,
+    out: Path,
+    rounds: int,
+    tools: Tools,
+    nodes: Nodes | SlurmNodes | None = None,
+    brief: bool = False,
 ) -> Command:
-    """The command of one launch, as `plan` shows it and `run` starts it. nodes: where; None: this machine."""
-    args = ("-m", "benches.worker", str(case_file), "--out", str(out), "--rounds", str(rounds))
-    return start_ranks(turn.case, (*args, "--launch", str(turn.launch)), tools, nodes)
+    """The command of one launch, as `plan` shows it and `run` starts it.
+
+    nodes: where; None: this machine. brief: that another launch of this case has passed the whole parity gate.
+    """
+    args = ["-m", "benches.worker", str(case_file), "--out", str(out), "--rounds", str(rounds)]
+    args += ["--launch", str(turn.launch), *(["--gate", "brief"] if brief else [])]
+    return start_ranks(turn.case, tuple(args), tools, nodes)
 
 
 def start_ranks(case: Case, args: tuple[str, ...], tools: Tools, nodes: Nodes | SlurmNodes | None = None) -> Command:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,24 +19,16 @@ from torch import nn
 
 from benches.engines.base import Engine, Trainer
 from benches.record import Parity, ParityCheck
-from benches.spec import Case
+from benches.rounding import Mean, Projection, Wire, distance, reduction_error
 from benches.workloads.data import batch_for, make_batches
 from benches.workloads.train import Workload, batch_numbers, compiled, optimizer_of
 
 PARITY_STEP = 0
-LOW_RANK_BOUND = 1e-3
-"""Allowed to PowerSGD's products in fp32: 50 × what √k roundings come to for k = 10⁵, a tenth of one rank × 1.01."""
-SHARED_FACTORS = 4 * 2.0**-24
-"""Rounding, in fp32 at least, of the factors that gradients are multiplied by: 1/n, or two with a second factor."""
-SHARED_MANTISSAS = 1 / 16
-"""Of u: with 2⁷ mantissas in bf16 the mean error of a product with 1/n is no longer 0 but up to 0.05 u (n ≤ 32)."""
 MOST_LOCAL_RANKS = 8
 """Above this many ranks, check (b) runs on a sample of them of this size, rank 0 among them."""
 
-PIECE = 2**17
-"""Elements that are judged at a time: float64 copies of whole tensors leave the caches, and take twice as long."""
 CHUNK_BYTES = 2**25
-"""Gradients travel to the gate in messages of about this size: each rank then holds so much of every other."""
+"""Gradients travel to the gate in messages of about this size: a rank then holds at most so much of every other."""
 
 
 @dataclass
@@ -57,144 +50,25 @@ class Worst:
         self.passed = self.passed and passed
 
 
-def unit_roundoff(dtype: torch.dtype) -> float:
-    """Half the distance from 1 to the next number of this type (2**-24 in fp32)."""
-    return torch.finfo(dtype).eps / 2
-
-
-def gamma(operations: int, dtype: torch.dtype) -> float:
-    """Higham's constant ku/(1-ku): the relative error of k roundings (Accuracy and Stability, 2nd ed., lemma 3.1)."""
-    ku = operations * unit_roundoff(dtype)
-    return ku / (1 - ku) if ku < 1 else sys.float_info.max
-
-
-@dataclass(frozen=True)
-class Wire:
-    """What the case lets gradients suffer on their way, and the gate therefore must allow."""
-
-    lossy: str | None = None
-    """fp16, bf16: the format in which they travel; powersgd; None: their own format."""
-    predivide: float = 1.0
-    """Factor by which they are divided before the sum and multiplied after it."""
-
-    @classmethod
-    def of(cls, case: Case) -> Wire:
-        return cls(case.lossy, case.horovod.gradient_predivide_factor if case.horovod is not None else 1.0)
-
-    def dtype(self, gradient: torch.Tensor) -> torch.dtype:
-        """Format in which this gradient travels."""
-        return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(str(self.lossy), gradient.dtype)
-
-    def roundings(self, ranks: int) -> int:
-        """Of one element: a sum of n terms, and a cast or the division with its rounded factor; two more for a second
-        factor."""
-        return ranks + (1 if self.predivide == 1 else 3)
-
-    def underflow(self, gradient: torch.Tensor, ranks: int) -> float:
-        """Most that an element loses below the normal numbers, where rounding is absolute."""
-        kind = torch.finfo(self.dtype(gradient))
-        return ranks * max(1.0, self.predivide) * kind.smallest_normal * kind.eps
-
-    def pieces(
-        self, delivered: torch.Tensor, terms: list[torch.Tensor]
-    ) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
-        """One tensor of `ranks` terms, flat and some elements at a time; whole where its norm is what is judged."""
-        size = max(1, delivered.numel()) if self.lossy == "powersgd" else PIECE
-        for piece, *same in zip(*(torch.split(one.reshape(-1), size) for one in (delivered, *terms)), strict=True):
-            yield piece, same
-
-    def fits(self, gradient: torch.Tensor, ranks: int) -> bool:
-        """Whether a sum of such gradients stays finite on its way."""
-        return bool((gradient * ranks).to(self.dtype(gradient)).isfinite().all())
-
-
-@dataclass(frozen=True)
-class Mean:
-    """Float64 mean of the ranks' gradients of one tensor, and the mean of their magnitudes, of the same shape."""
-
-    ranks: int
-    value: torch.Tensor
-    magnitude: torch.Tensor
-
-    @classmethod
-    def of(cls, gradients: list[torch.Tensor]) -> Mean:
-        value = gradients[0].to(torch.float64, copy=True)
-        magnitude = value.abs()
-        for gradient in gradients[1:]:
-            term = gradient.to(torch.float64, copy=True)
-            value = value.add_(term)
-            magnitude = magnitude.add_(term.abs_())
-        return cls(len(gradients), value.div_(len(gradients)), magnitude.div_(len(gradients)))
-
-
-def reduction_error(delivered: torch.Tensor, mean: Mean, wire: Wire = Wire()) -> tuple[float, float]:
-    """Largest |delivered - mean| in units of the mean magnitude sum|g_i|/n, and its bound γ(n+1).
-
-    The bound is that of a sum of n terms and one division, relative to the magnitudes summed and not to the result,
-    which may cancel; γ is of the format in which gradients travel. PowerSGD has no such bound: there it is
-    ‖delivered - mean‖ ÷ ‖mean‖, at most 1 for the orthogonal projection that it makes.
-    """
-    if wire.lossy == "powersgd":
-        return _distance(delivered.double(), mean.value), 1 + LOW_RANK_BOUND
-    # A division before the sum may fall below the normal numbers, where rounding is absolute.
-    underflow = wire.underflow(delivered, mean.ranks)
-    excess = (delivered.double().sub_(mean.value)).abs_().sub_(underflow).clamp_(min=0)
-    # Where nothing was summed, 0 / 0 is no error; anything else stays infinite.
-    relative = (excess / mean.magnitude).masked_fill_((excess == 0) & (mean.magnitude == 0), 0)
-    bound = gamma(wire.roundings(mean.ranks), wire.dtype(delivered))
-    return float(relative.max()) if relative.numel() else 0.0, bound
-
-
-@dataclass
-class Projection:
-    """⟨delivered, mean⟩ ÷ ⟨mean, mean⟩ over all tensors: sees one rank's gradient scaled where rounding hides it.
-
-    Roundings are independent and uniform in ±u, so their effect on the projection has a standard deviation of at most
-    u/√3·√(n+1)·√Σ(mean·magnitude)² ÷ Σmean², and of underflow·‖mean‖ ÷ Σmean² below the normal numbers; the bound is
-    six of each (Higham, section 2.8, statistical estimates), and what all elements share, however many they are (see
-    SHARED_FACTORS, SHARED_MANTISSAS). PowerSGD delivers PPᵀ·mean with orthonormal columns P, so that there
-    ⟨delivered, mean⟩ ÷ ⟨delivered, delivered⟩ is 1, but for the rounding of matrix products.
-    """
-
-    wire: Wire = Wire()
-    inner: float = 0.0
-    square: float = 0.0
-    variance: float = 0.0
-    shared: float = SHARED_FACTORS
-
-    def add(self, delivered: torch.Tensor, mean: Mean) -> None:
-        """Take in one tensor."""
-        value, found = mean.value.view(-1), delivered.double().view(-1)
-        self.inner += float(found.dot(value))
-        if self.wire.lossy == "powersgd":
-            self.square += float(found.dot(found))
-            return
-        square = float(value.dot(value))
-        self.square += square
-        weight = value * mean.magnitude.view(-1)
-        u = unit_roundoff(self.wire.dtype(delivered))
-        self.variance += self.wire.roundings(mean.ranks) * u**2 / 3 * float(weight.dot(weight))
-        self.variance += self.wire.underflow(delivered, mean.ranks) ** 2 * square
-        self.shared = max(self.shared, SHARED_MANTISSAS * u)
-
-    def result(self) -> tuple[float, float]:
-        """|projection - 1| and its bound."""
-        if self.square == 0:
-            return 0.0, 0.0
-        rounding = 6 * self.variance**0.5 / self.square + self.shared
-        return abs(self.inner / self.square - 1), LOW_RANK_BOUND if self.wire.lossy == "powersgd" else rounding
-
-
-def check(engine: Engine, workload: Workload, trainer: Trainer, twin: nn.Module) -> Parity:
+def check(engine: Engine, workload: Workload, trainer: Trainer, twin: nn.Module, whole: bool = True) -> Parity:
     """Run the gate on `trainer`; `twin` is the same bare model, wrapped by nothing. Takes one optimizer step.
 
+    Not `whole`: learning rate, initial weights and samples alone, and no step. Gradients are computed alike in every
+    launch of a case; but in fp16 the gate also finds the loss scale, so that there it is always whole.
     Collective: every rank calls it and gets the same answer.
     """
+    start = time.perf_counter()
     gate = _Gate(engine, workload, trainer, twin)
-    checks = [_merge(found) for found in zip(*engine.gather_json([vars(w) for w in gate.run()]), strict=True)]
-    by_name = {one.name: one for one in checks}
-    reduction = by_name["reduction"]
-    return Parity(passed=all(one.passed for one in checks), error=reduction.error, bound=reduction.bound, checks=checks)
+    found = gate.run() if whole or workload.scaler is not None else gate.run_briefly()
+    checks = [_merge(same) for same in zip(*engine.gather_json([vars(worst) for worst in found]), strict=True)]
+    reduction = next((one for one in checks if one.name == "reduction"), None)
+    return Parity(
+        passed=all(one.passed for one in checks),
+        error=reduction.error if reduction else None,
+        bound=reduction.bound if reduction else None,
+        took_s=time.perf_counter() - start,
+        checks=checks,
+    )
 
 
 class _Gate:
@@ -217,6 +91,9 @@ class _Gate:
         local = self._local(own)
         step = self._weights_after_step()
         return [rate, weights, stale, reduction, projection, local, buffers, step, self._samples()]
+
+    def run_briefly(self) -> list[Worst]:
+        return [self._learning_rate(), self._initial_weights(), self._samples()]
 
     def _learning_rate(self) -> Worst:
         """The engine leaves the learning rate as the case has it."""
@@ -303,19 +180,28 @@ class _Gate:
         self.trainer.synchronize()
 
     def _reduction(self, own: dict[str, torch.Tensor]) -> tuple[Worst, Worst]:
-        worst, projection = Worst("reduction"), Projection(self.wire)
+        worst, projection, where = Worst("reduction"), Projection(self.wire), f"rank {self.engine.rank}"
         trained = {name: p for name, p in self.wrapped.named_parameters() if p.requires_grad}
         ours = {name: own.get(name, torch.zeros_like(parameter)) for name, parameter in trained.items()}
-        for name, gathered in gather_all(self.engine, ours):
-            gradient = trained[name].grad
-            delivered = torch.zeros_like(ours[name]) if gradient is None else gradient
-            for piece, terms in self.wire.pieces(delivered, gathered):
-                mean = Mean.of(terms)
-                worst.see(*reduction_error(piece, mean, self.wire), f"{name}, rank {self.engine.rank}")
+        delivered = {name: torch.zeros_like(ours[name]) if p.grad is None else p.grad for name, p in trained.items()}
+        shared = self._may_share(delivered)
+        terms_of = exchange_all if shared else gather_all
+        for name, place, terms in terms_of(self.engine, ours):
+            for piece, same in self.wire.pieces(delivered[name].reshape(-1)[place], terms):
+                mean = Mean.of(same)
+                worst.see(*reduction_error(piece, mean, self.wire), f"{name}, {where}")
                 projection.add(piece, mean)
+        if shared:
+            projection = projection.joined(self.engine.gather_json(projection.sums))
         seen = Worst("projection")
-        seen.see(*projection.result(), f"rank {self.engine.rank}")
+        seen.see(*projection.result(), where)
         return worst, seen
+
+    def _may_share(self, delivered: dict[str, torch.Tensor]) -> bool:
+        """Whether each rank may judge a share of the elements for all: where every rank was delivered the same, bit for
+        bit, as libraries do that are in order. PowerSGD is judged by norms of whole tensors."""
+        digests = self.engine.gather_json([_digest(tensor) for tensor in delivered.values()])
+        return self.wire.lossy != "powersgd" and all(one == digests[0] for one in digests)
 
     def _local(self, own: dict[str, torch.Tensor]) -> Worst:
         """Rank 0 computes the other sampled ranks' gradients by itself, as it did its own; allowed is its own
@@ -330,8 +216,8 @@ class _Gate:
             for name in differ:
                 theirs = self.engine.gather(own.get(name, torch.zeros_like(self.twin.get_parameter(name))))[rank]
                 if self.engine.rank == 0:
-                    allowed = _distance(noise[name], again[name])
-                    worst.see(_distance(theirs, again[name]), allowed, f"{name}, rank {rank}")
+                    allowed = distance(noise[name], again[name])
+                    worst.see(distance(theirs, again[name]), allowed, f"{name}, rank {rank}")
         return worst
 
     def _weights_after_step(self) -> Worst:
@@ -352,7 +238,7 @@ class _Gate:
 
     def _compare(self, worst: Worst, found: dict[str, Any], expected: dict[str, Any]) -> Worst:
         for name, tensor in found.items():
-            worst.see(_distance(tensor.detach(), expected[name].detach()), 0.0, f"{name}, rank {self.engine.rank}")
+            worst.see(distance(tensor.detach(), expected[name].detach()), 0.0, f"{name}, rank {self.engine.rank}")
         return worst
 
     def _samples(self) -> Worst:
@@ -368,14 +254,42 @@ class _Gate:
         return worst
 
 
-def gather_all(engine: Engine, tensors: dict[str, torch.Tensor]) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """Every rank's tensors, name by name, contiguous. Small ones travel together: a message of their own costs more."""
+Terms = Iterator[tuple[str, slice, list[torch.Tensor]]]
+"""Some elements of one tensor: its name, their place in it when it is flat, and what each rank holds there, by rank."""
+
+
+def gather_all(engine: Engine, tensors: dict[str, torch.Tensor]) -> Terms:
+    """Every rank's tensors, whole. Small ones travel together: a message of their own costs more."""
     for names in _chunks(tensors):
-        flat = torch.cat([tensors[name].reshape(-1) for name in names])
-        sizes = [tensors[name].numel() for name in names]
-        rows = [torch.split(row, sizes) for row in engine.gather(flat)]
-        for index, name in enumerate(names):
-            yield name, [row[index].view(tensors[name].shape) for row in rows]
+        rows = engine.gather(_flat(tensors, names))
+        for name, start, stop in _places(tensors, names):
+            yield name, slice(0, stop - start), [row[start:stop] for row in rows]
+
+
+def exchange_all(engine: Engine, tensors: dict[str, torch.Tensor]) -> Terms:
+    """This rank's share of every rank's tensors: together the ranks see each element once, in order."""
+    for names in _chunks(tensors):
+        flat = _flat(tensors, names)
+        width = -(-len(flat) // engine.world_size)
+        padded = nn.functional.pad(flat, (0, width * engine.world_size - len(flat)))
+        rows = engine.exchange(padded.view(engine.world_size, width)).unbind(0)
+        own = engine.rank * width
+        for name, start, stop in _places(tensors, names):
+            first, last = max(start, own), min(stop, own + width)
+            if first < last:
+                yield name, slice(first - start, last - start), [row[first - own : last - own] for row in rows]
+
+
+def _flat(tensors: dict[str, torch.Tensor], names: list[str]) -> torch.Tensor:
+    return torch.cat([tensors[name].reshape(-1) for name in names])
+
+
+def _places(tensors: dict[str, torch.Tensor], names: list[str]) -> Iterator[tuple[str, int, int]]:
+    """Where each tensor begins and ends in `_flat`."""
+    start = 0
+    for name in names:
+        yield name, start, (stop := start + tensors[name].numel())
+        start = stop
 
 
 def _chunks(tensors: dict[str, torch.Tensor]) -> Iterator[list[str]]:
@@ -422,14 +336,6 @@ def _bare(model: nn.Module) -> nn.Module:
     """The module inside DDP's and torch.compile's wrappers."""
     inner = getattr(model, "module", model)
     return getattr(inner, "_orig_mod", inner)
-
-
-def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    """‖one - other‖ ÷ ‖other‖, zero where both agree bit for bit (NaN included)."""
-    if torch.equal(one.contiguous().view(-1), other.contiguous().view(-1)):
-        return 0.0
-    size = float(other.double().norm())
-    return float((one.double() - other.double()).norm()) / (size or 1.0)
 
 
 def _digest(tensor: torch.Tensor) -> str:

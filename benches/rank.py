@@ -88,7 +88,7 @@ class Launch:
         workload = Workload(case, engine.device)
         trainer, twin = self._prepare()
         self._phase("parity")
-        verdict = parity.check(engine, workload, trainer, twin)
+        verdict = parity.check(engine, workload, trainer, twin, whole=self.options.gate == "whole")
         del twin
         if not verdict.passed:
             self._gather(None)

@@ -63,11 +63,13 @@ class ParityCheck(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Parity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Outcome of the gate before the clock; `error` and `bound` are those of the reduction."""
+    """Outcome of the gate before the clock; `error` and `bound` are those of the reduction, null where it was brief."""
 
     passed: bool
-    error: float
-    bound: float
+    error: float | None = None
+    bound: float | None = None
+    took_s: float | None = None
+    """Wall seconds of the gate on rank 0; null in records of older versions."""
     checks: list[ParityCheck] = []
 
 

@@ -34,6 +34,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of this launch; the record goes there")
     parser.add_argument("--rounds", type=int, default=3, help="blocks to time, by hand (default: %(default)s)")
     parser.add_argument("--launch", type=int, default=0, help="number of this launch (default: %(default)s)")
+    parser.add_argument(
+        "--gate",
+        choices=["whole", "brief"],
+        default="whole",
+        help="brief: without gradients, where an earlier launch of this case has passed (default: %(default)s)",
+    )
     parser.add_argument("--losses", type=int, default=0, help="trace the loss of this many steps first (default: none)")
     return parser.parse_args(arguments)
 

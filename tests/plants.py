@@ -151,6 +151,8 @@ def zero_grad_skipped(rig: Rig) -> None:
 
 BEFORE = {"dropped from the reduction": not_reduced, "weights in another dtype": weights_cast}
 """Planted before the engine takes the model."""
+BRIEF = ["learning rate x size", "same batches", "same samples", "buffers unsynced", "nothing, fp32"]
+"""Judged by the brief gate too."""
 AFTER: dict[str, tuple[Callable[[Rig], None], dict[str, Any]]] = {
     "summed": (summed, {}),
     "one rank x 1.01, fp32": (one_rank_scaled, {}),
@@ -173,7 +175,9 @@ AFTER: dict[str, tuple[Callable[[Rig], None], dict[str, Any]]] = {
 }
 
 
-def judge(engine: DdpEngine, case: Case, before: Callable[[Rig], None], after: Callable[[Rig], None]) -> dict[str, str]:
+def judge(
+    engine: DdpEngine, case: Case, before: Callable[[Rig], None], after: Callable[[Rig], None], whole: bool = True
+) -> dict[str, str]:
     """The checks that failed, with where."""
     engine.case, engine.settings = case, case.ddp  # type: ignore[assignment]
     model, twin = (bare_model(case, engine.device) for _ in range(2))
@@ -182,7 +186,7 @@ def judge(engine: DdpEngine, case: Case, before: Callable[[Rig], None], after: C
     rig.trainer = engine.prepare(rig.model, rig.optimizer)
     after(rig)
     try:
-        verdict = parity.check(engine, rig.workload, rig.trainer, twin)
+        verdict = parity.check(engine, rig.workload, rig.trainer, twin, whole)
     finally:
         for undo in reversed(rig.undo):
             undo()
@@ -227,6 +231,9 @@ def main(out: Path) -> None:
         found[name] = judge(engine, make_case("ddp", "gloo", ranks), plant, nothing)
     for name, (plant, changes) in AFTER.items():
         found[name] = judge(engine, make_case("ddp", "gloo", ranks, **changes), nothing, plant)
+    for name in BRIEF:
+        plant, changes = AFTER[name]
+        found[f"{name}, brief"] = judge(engine, make_case("ddp", "gloo", ranks, **changes), nothing, plant, False)
     settings = fair_settings(ranks)
     verdicts = [judge(engine, make_case("ddp", "gloo", ranks, **changes), nothing, nothing) for changes in settings]
     found["fair"] = [{**one, "settings": changes} for one, changes in zip(verdicts, settings, strict=True) if one]

@@ -106,6 +106,10 @@ class Engine(ABC):
         """Every rank's `tensor`, by rank, on every rank. Shapes and dtypes must be equal."""
 
     @abstractmethod
+    def exchange(self, rows: torch.Tensor) -> torch.Tensor:
+        """Send row i of `rows`, shape (ranks, n), to rank i; what came here, a row from each rank, by rank."""
+
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """What the libraries under this engine say of themselves and of their settings."""
 

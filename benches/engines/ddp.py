@@ -113,6 +113,11 @@ class DdpEngine(Engine):
         dist.all_gather(gathered, source)
         return gathered
 
+    def exchange(self, rows: torch.Tensor) -> torch.Tensor:
+        received = torch.empty_like(rows)
+        dist.all_to_all_single(received, rows)
+        return received
+
     def describe(self) -> dict[str, Any]:
         found: dict[str, Any] = {"backend": dist.get_backend(), "timeout_s": PATIENCE_S}
         if self.case.transport == "nccl":

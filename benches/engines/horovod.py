@@ -115,6 +115,9 @@ class HorovodEngine(Engine):
         rows = self.hvd.allgather(tensor.contiguous().unsqueeze(0), name="ringduel.gather")
         return list(rows.unbind(0))
 
+    def exchange(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.hvd.alltoall(rows, name="ringduel.exchange")  # type: ignore[no-any-return]
+
     def describe(self) -> dict[str, Any]:
         hvd = self.hvd
         return {

@@ -38,6 +38,9 @@ class LocalEngine(Engine):
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         return [tensor]
 
+    def exchange(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows
+
     def describe(self) -> dict[str, Any]:
         return {}
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from planted import HOST, PASSED, Plant, header, make_case, plant, samples, smoke
@@ -156,6 +157,27 @@ def test_one_failed_gate_among_several_launches_unranks(study_folder: Make) -> N
     case = plants[1].case
     record.write(folder / "launches" / case.id / "3", header(case, 3, status="failed", reason="r", parity=FAILED), None)
     assert [row.ranked for row in reduced(folder).rows] == [True, False]
+
+
+def test_a_brief_gate_has_no_error_and_hides_none(study_folder: Make) -> None:
+    plants = smoke()[4:6]
+    folder = study_folder(plants)
+    brief = record.Parity(passed=True)
+    for launch in (1, 2):
+        out = folder / "launches" / plants[1].case.id / str(launch)
+        (out / record.HEADER).write_bytes(msgspec.json.encode(msgspec.structs.replace(record.read(out), parity=brief)))
+    whole = {"passed": True, "error": PASSED.error, "bound": PASSED.bound}
+    assert [row.parity for row in reduced(folder).rows] == [whole, whole]
+
+
+def test_a_brief_gate_that_was_not_passed_unranks(study_folder: Make) -> None:
+    plants = smoke()[4:6]
+    folder = study_folder(plants)
+    case, failed = plants[1].case, record.Parity(passed=False)
+    record.write(folder / "launches" / case.id / "3", header(case, 3, status="failed", reason="r", parity=failed), None)
+    found = reduced(folder)
+    assert [row.ranked for row in found.rows] == [True, False]
+    assert found.plain()["failures"][0]["parity"] == {"passed": False, "error": None, "bound": None}
 
 
 def test_where_the_reference_fails_another_takes_its_place_and_that_is_said(study_folder: Make) -> None:

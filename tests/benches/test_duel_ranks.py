@@ -144,6 +144,22 @@ def test_those_without_memory_run_afterwards(tmp_path: Path, monkeypatch: pytest
     assert progress.texts == ["too little memory for all at once: ddp/gloo 1 run after the others"]
 
 
+def test_later_launches_of_who_passed_the_whole_gate_pass_a_brief_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, turns = open_cases(pair(), tmp_path, monkeypatch, launches=2, rounds=1, control=False, confirm=False)
+    with Driver(folder, Tools(), Silent(), StopFlag()) as driver:
+        assert driver.run()
+    for turn in turns:
+        first, second = (record.read(folder.launch(turn.contestant, launch)) for launch in range(2))
+        assert first.parity is not None
+        assert second.parity is not None
+        assert first.parity.error is not None
+        assert {check.name for check in first.parity.checks} > {"reduction", "projection", "local"}
+        assert (second.parity.passed, second.parity.error) == (True, None)
+        assert [check.name for check in second.parity.checks] == ["learning_rate", "initial_weights", "samples"]
+
+
 FAILED = SimpleNamespace(status="failed", reason="out of memory", blocks=[], parity=None)
 
 

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benches.parity import Mean, Projection, Wire, Worst, reduction_error
+from benches.parity import Worst
+from benches.rounding import Mean, Projection, Wire, reduction_error
 
 HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 FAULTS: dict[str, Callable[[list[torch.Tensor]], list[torch.Tensor]]] = {

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+from unittest import mock
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benches.parity import Mean, Projection, Worst, gamma, sample_ranks
-from benches.parity import reduction_error as error_of_mean
+from benches.parity import Worst, exchange_all, gather_all, sample_ranks
+from benches.rounding import Mean, Projection, gamma
+from benches.rounding import reduction_error as error_of_mean
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -37,6 +44,60 @@ def projection(delivered: torch.Tensor, gradients: list[torch.Tensor]) -> tuple[
     found = Projection()
     found.add(delivered, Mean.of(gradients))
     return found.result()
+
+
+class Ranks:
+    """As much of an engine as the travelling gradients use: `ranks` threads that meet."""
+
+    def __init__(self, rank: int, met: threading.Barrier, table: dict[int, torch.Tensor]) -> None:
+        self.rank, self.world_size, self.met, self.table = rank, met.parties, met, table
+
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        self.table[self.rank] = tensor
+        self.met.wait()
+        found = [self.table[rank] for rank in range(self.world_size)]
+        self.met.wait()
+        return found
+
+    def exchange(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.stack([theirs[self.rank] for theirs in self.gather(rows)])
+
+
+@settings(deadline=None, max_examples=50)
+@given(ranks=st.integers(1, 5), sizes=st.lists(st.integers(0, 40), min_size=1, max_size=6), chunk=st.integers(1, 400))
+def test_gradients_travel_whole_or_each_element_once(ranks: int, sizes: list[int], chunk: int) -> None:
+    tensors = [{str(i): torch.randn(size) for i, size in enumerate(sizes)} for _ in range(ranks)]
+    met, table = threading.Barrier(ranks, timeout=30), dict[int, torch.Tensor]()
+
+    def travel(rank: int) -> tuple[list[Any], list[Any]]:
+        engine = Ranks(rank, met, table)
+        return list(gather_all(engine, tensors[rank])), list(exchange_all(engine, tensors[rank]))  # type: ignore[arg-type]
+
+    with mock.patch("benches.parity.CHUNK_BYTES", chunk), ThreadPoolExecutor(ranks) as pool:
+        found = list(pool.map(travel, range(ranks)))
+    seen = {name: torch.zeros_like(tensor) for name, tensor in tensors[0].items()}
+    for whole, share in found:
+        assert [name for name, _, _ in whole] == list(tensors[0])
+        for name, place, terms in [*whole, *share]:
+            assert all(torch.equal(term, theirs[name][place]) for term, theirs in zip(terms, tensors, strict=True))
+        assert all(len(terms[0]) == len(tensors[0][name]) for name, _, terms in whole)
+        for name, place, _ in share:
+            seen[name][place] += 1
+    assert all((times == 1).all() for times in seen.values())
+
+
+@settings(deadline=None, max_examples=50)
+@given(cuts=st.lists(st.integers(0, 300), max_size=4), seed=st.integers(0, 2**31))
+def test_the_projection_of_shares_is_that_of_the_whole(cuts: list[int], seed: int) -> None:
+    gradients = gradients_of(3, 300, torch.float32, seed)
+    delivered = 1.01 * ring_mean(gradients, True, [0, 1, 2])
+    edges = [0, *sorted(cuts), 300]
+    sums = []
+    for first, last in pairwise(edges):
+        part = Projection()
+        part.add(delivered[first:last], Mean.of([one[first:last] for one in gradients]))
+        sums.append(part.sums)
+    assert Projection().joined(sums).result() == pytest.approx(projection(delivered, gradients), rel=1e-9)
 
 
 @settings(deadline=None, max_examples=200)

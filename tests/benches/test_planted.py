@@ -37,7 +37,9 @@ CAUGHT = {
     "another random stream": {"local": "rank LAST"},
     "zero_grad skipped": {"zero_grad": "rank "},
 }
-SOUND = ["nothing, fp32", "nothing, autocast", "nothing, bf16", "nothing, digits"]
+BRIEF = ["learning rate x size", "same batches", "same samples", "buffers unsynced"]
+CAUGHT |= {f"{plant}, brief": CAUGHT[plant] for plant in BRIEF}
+SOUND = ["nothing, fp32", "nothing, autocast", "nothing, bf16", "nothing, digits", "nothing, fp32, brief"]
 
 Verdicts = tuple[int, dict[str, Any]]
 

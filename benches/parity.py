@@ -1,7 +1,7 @@
 """The gate before the clock: does this contestant compute the update that data-parallel training means?
 
 (a) What the engine delivers is compared with the float64 mean of the ranks' unreduced gradients; (b) each rank's own
-gradient is compared with what a single process computes from that rank's batch and random stream.
+gradient is compared with what another rank computes, alone, from that rank's batch and random stream.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ from benches.workloads.data import batch_for, make_batches
 from benches.workloads.train import Workload, batch_numbers, compiled, optimizer_of
 
 PARITY_STEP = 0
-MOST_LOCAL_RANKS = 8
-"""Above this many ranks, check (b) runs on a sample of them of this size, rank 0 among them."""
-
 CHUNK_BYTES = 2**25
 """Gradients travel to the gate in messages of about this size: a rank then holds at most so much of every other."""
 
@@ -204,20 +201,21 @@ class _Gate:
         return self.wire.lossy != "powersgd" and all(one == digests[0] for one in digests)
 
     def _local(self, own: dict[str, torch.Tensor]) -> Worst:
-        """Rank 0 computes the other sampled ranks' gradients by itself, as it did its own; allowed is its own
-        run-to-run difference."""
-        worst = Worst("local")
-        claimed = self.engine.gather_json({name: _digest(gradient) for name, gradient in own.items()})
-        for rank in sample_ranks(self.engine.world_size)[1:]:
-            again = self._alone(rank) if self.engine.rank == 0 else {}
-            differ = [name for name, gradient in again.items() if _digest(gradient) != claimed[rank].get(name)]
-            differ = self.engine.gather_json(differ)[0]
-            noise = self._alone(rank) if differ and self.engine.rank == 0 else {}
-            for name in differ:
-                theirs = self.engine.gather(own.get(name, torch.zeros_like(self.twin.get_parameter(name))))[rank]
-                if self.engine.rank == 0:
-                    allowed = distance(noise[name], again[name])
-                    worst.see(distance(theirs, again[name]), allowed, f"{name}, rank {rank}")
+        """Each rank computes the next one's gradients by itself, as it did its own; allowed is its own run-to-run
+        difference."""
+        worst, engine = Worst("local"), self.engine
+        if engine.world_size == 1:
+            return worst
+        checked = (engine.rank + 1) % engine.world_size
+        claimed = engine.gather_json({name: _digest(gradient) for name, gradient in own.items()})[checked]
+        again = self._alone(checked)
+        differ = [name for name, gradient in again.items() if _digest(gradient) != claimed.get(name)]
+        noise = self._alone(checked) if differ else {}
+        for name in dict.fromkeys(name for names in engine.gather_json(differ) for name in names):
+            theirs = engine.gather(own.get(name, torch.zeros_like(self.twin.get_parameter(name))))[checked]
+            if name in differ:
+                where = f"{name}, rank {checked}'s as rank {engine.rank} computes it"
+                worst.see(distance(theirs, again[name]), distance(noise[name], again[name]), where)
         return worst
 
     def _weights_after_step(self) -> Worst:
@@ -305,13 +303,6 @@ def _chunks(tensors: dict[str, torch.Tensor]) -> Iterator[list[str]]:
         size += bytes_
     if chunk:
         yield chunk
-
-
-def sample_ranks(world_size: int) -> list[int]:
-    """Ranks that check (b) looks at: all, or a spread of them that holds the first and the last."""
-    if world_size <= MOST_LOCAL_RANKS:
-        return list(range(world_size))
-    return sorted({round(i * (world_size - 1) / (MOST_LOCAL_RANKS - 1)) for i in range(MOST_LOCAL_RANKS)})
 
 
 def _merge(found: tuple[dict[str, Any], ...]) -> ParityCheck:

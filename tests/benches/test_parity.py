@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benches.parity import Worst, exchange_all, gather_all, sample_ranks
+from benches.parity import Worst, exchange_all, gather_all
 from benches.rounding import Mean, Projection, gamma
 from benches.rounding import reduction_error as error_of_mean
 
@@ -167,11 +167,3 @@ def test_gradient_that_should_be_zero() -> None:
 def test_gamma_is_highams() -> None:
     u = 2.0**-24
     assert gamma(3, torch.float32) == pytest.approx(3 * u / (1 - 3 * u), rel=1e-12)
-
-
-@given(st.integers(1, 5000))
-def test_sampled_ranks_hold_both_ends(world_size: int) -> None:
-    ranks = sample_ranks(world_size)
-    assert ranks[0] == 0
-    assert ranks[-1] == world_size - 1
-    assert len(ranks) == len(set(ranks)) <= 8

@@ -22,7 +22,7 @@ LAUNCH_COLUMNS: dict[str, str] = {
     "p50_s": "float64", "p95_s": "float64", "p99_s": "float64",
     "foreign_share": "float64", "steal_share": "float64", "mhz": "float64", "power_w": "float64", "host_bound": "bool",
     "peak_memory_mb": "float64", "cpus": "float64", "parity_passed": "object", "parity_error": "float64",
-    "parity_bound": "float64", "log_tail": "object", "warnings": "object",
+    "parity_bound": "float64", "gate_s": "float64", "log_tail": "object", "warnings": "object",
     "beside": "object",
 }  # fmt: skip
 BLOCK_COLUMNS: dict[str, str] = {
@@ -102,6 +102,7 @@ def _header_values(header: Header) -> dict[str, Any]:
         "parity_passed": parity.passed if parity else None,
         "parity_error": parity.error if parity else None,
         "parity_bound": parity.bound if parity else None,
+        "gate_s": parity.took_s if parity else None,
         "log_tail": header.log_tail,
         "warnings": header.warnings,
         "beside": header.beside,

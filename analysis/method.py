@@ -26,13 +26,16 @@ def _ran(summary: Summary) -> Iterator[str]:
     cases = [contestant.case for contestant in study.contestants]
     blocks = sorted({case.block_steps for case in cases})
     warmups = sorted({case.warmup_steps for case in cases})
+    launches = summary.records.launches
+    briefly = launches["parity_passed"].notna() & launches["parity_error"].isna()
+    brief = " Launches after one that passed it checked initial weights, learning rate and samples only."
+    brief = brief if briefly.any() else ""
     clocks = sorted({header.clock for header in summary.records.headers.values() if header.status == "ok"})
     yield (
         f"Each contestant was to be launched {study.launches} times in fresh processes. {SCHEDULES[study.schedule]} A "
-        f"contestant first passes the parity gate: the gradients that the engine delivers, a rank's own gradients, "
-        f"buffers and the weights after one step are compared with what a single process computes; its later launches "
-        f"check initial weights, learning rate and samples. A launch warms up for at least {_either(warmups)} untimed "
-        f"steps and is timed over {study.rounds} blocks of {_either(blocks)} steps"
+        f"launch first passes the parity gate: the gradients that the engine delivers, a rank's own gradients, buffers "
+        f"and the weights after one step are compared with what a single process computes.{brief} It warms up for at "
+        f"least {_either(warmups)} untimed steps and is timed over {study.rounds} blocks of {_either(blocks)} steps"
         f"{f', by {_either(clocks)}' if clocks else ''}. The device is synchronised and the ranks meet at a block's "
         f"edges only."
     )

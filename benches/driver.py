@@ -119,7 +119,9 @@ class Driver:
         """Run launches side by side, those that find no memory afterwards; their records, in the same order."""
         # All commands first: one that cannot be made must not leave another launch started.
         places = {id(turn): self.site.place(turn.case) for turn in turns}
-        commands = {id(turn): self._command(turn, places[id(turn)]) for turn in turns}
+        # Whole for all that are compared or for none, since it leaves a process with other memory.
+        brief = all(turn.contestant.key in self.gated for turn in turns)
+        commands = {id(turn): self._command(turn, places[id(turn)], brief) for turn in turns}
 
         def make(turn: Turn) -> Entry:
             out = self.folder.launch(turn.contestant, turn.launch)
@@ -141,9 +143,8 @@ class Driver:
                 self.progress.told(f"too little memory for all at once: {names} run after the others")
         return [found[id(turn)] for turn in turns if id(turn) in found]
 
-    def _command(self, turn: Turn, place: Place) -> Command:
-        out = self.folder.launch(turn.contestant, turn.launch)
-        brief, file = turn.contestant.key in self.gated, self.folder.case_file(turn.case)
+    def _command(self, turn: Turn, place: Place, brief: bool) -> Command:
+        out, file = self.folder.launch(turn.contestant, turn.launch), self.folder.case_file(turn.case)
         return command_for(turn, file, out, self.study.rounds, self.tools, place.nodes, brief)
 
     def _count(self, turn: Turn, header: record.Header) -> None:
@@ -194,7 +195,7 @@ def command_for(
     nodes: Nodes | SlurmNodes | None = None,
     brief: bool = False,
 ) -> Command:
-    """The command of one launch, as `plan` shows it and `run` starts it.
+    """The command of one launch: as `plan` shows it and `run` starts it first.
 
     nodes: where; None: this machine. brief: that another launch of this case has passed the whole parity gate.
     """

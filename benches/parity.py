@@ -50,13 +50,15 @@ class Worst:
 def check(engine: Engine, workload: Workload, trainer: Trainer, twin: nn.Module, whole: bool = True) -> Parity:
     """Run the gate on `trainer`; `twin` is the same bare model, wrapped by nothing. Takes one optimizer step.
 
-    Not `whole`: learning rate, initial weights and samples alone, and no step. Gradients are computed alike in every
-    launch of a case; but in fp16 the gate also finds the loss scale, so that there it is always whole.
-    Collective: every rank calls it and gets the same answer.
+    Not `whole`: learning rate, initial weights and samples alone, and no step: gradients are taken to be computed alike
+    in every launch of a case under one driver. In fp16 the gate also finds the loss scale, and its step is one of the
+    eleven before a CUDA graph may be captured, so that there it is always whole.
+    Collective: every rank calls it and gets the same answer, but for `took_s`.
     """
     start = time.perf_counter()
     gate = _Gate(engine, workload, trainer, twin)
-    found = gate.run() if whole or workload.scaler is not None else gate.run_briefly()
+    needed = workload.scaler is not None or workload.case.cuda_graphs
+    found = gate.run() if whole or needed else gate.run_briefly()
     checks = [_merge(same) for same in zip(*engine.gather_json([vars(worst) for worst in found]), strict=True)]
     reduction = next((one for one in checks if one.name == "reduction"), None)
     return Parity(
@@ -177,11 +179,12 @@ class _Gate:
         self.trainer.synchronize()
 
     def _reduction(self, own: dict[str, torch.Tensor]) -> tuple[Worst, Worst]:
-        worst, projection, where = Worst("reduction"), Projection(self.wire), f"rank {self.engine.rank}"
+        worst, projection = Worst("reduction"), Projection(self.wire)
         trained = {name: p for name, p in self.wrapped.named_parameters() if p.requires_grad}
         ours = {name: own.get(name, torch.zeros_like(parameter)) for name, parameter in trained.items()}
         delivered = {name: torch.zeros_like(ours[name]) if p.grad is None else p.grad for name, p in trained.items()}
         shared = self._may_share(delivered)
+        where = "all ranks alike" if shared else f"rank {self.engine.rank}"
         terms_of = exchange_all if shared else gather_all
         for name, place, terms in terms_of(self.engine, ours):
             for piece, same in self.wire.pieces(delivered[name].reshape(-1)[place], terms):

@@ -59,7 +59,7 @@ class ParityCheck(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     bound: float
     """Largest error allowed."""
     where: str = ""
-    """Parameter or buffer and rank of the largest error."""
+    """Parameter or buffer of the largest error, and the rank; `all ranks alike` where all were delivered the same."""
 
 
 class Parity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

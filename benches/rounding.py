@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -149,7 +148,7 @@ class Projection:
     def joined(self, sums: list[tuple[float, float, float, float]]) -> Projection:
         """That of all elements, from those of the ranks' shares."""
         inner, square, variance, shared = zip(*sums, strict=True)
-        return Projection(self.wire, math.fsum(inner), math.fsum(square), math.fsum(variance), max(shared))
+        return Projection(self.wire, sum(inner), sum(square), sum(variance), max(shared))
 
     def result(self) -> tuple[float, float]:
         """|projection - 1| and its bound."""

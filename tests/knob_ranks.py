@@ -26,6 +26,9 @@ STEPS = 5
 def main() -> None:
     cases = [build(Case, content) for content in json.loads(Path(sys.argv[1]).read_text())]
     engine = engines.join(cases[0])
+    for kind in (torch.float16, torch.float32, torch.float64):
+        for width in (1, 70_001):
+            check_exchange(engine, kind, width)
     found = [look_at(engine, case) for case in cases]
     if engine.rank == 0:
         Path(sys.argv[2]).write_text(json.dumps(found))
@@ -52,6 +55,15 @@ def look_at(engine: Engine, case: Case) -> dict[str, Any]:
         "losses": losses,
         "reduction_s": seconds_of_a_reduction(engine),
     }
+
+
+def check_exchange(engine: Engine, kind: torch.dtype, width: int) -> None:
+    """Row i goes to rank i, and comes to lie in the row of its sender."""
+    ranks = engine.world_size
+    rows = [torch.full((width,), 10.0 * engine.rank + receiver, dtype=kind) for receiver in range(ranks)]
+    received = engine.exchange(torch.stack(rows))
+    expected = [torch.full((width,), 10.0 * sender + engine.rank, dtype=kind) for sender in range(ranks)]
+    assert torch.equal(received, torch.stack(expected)), (kind, received[:, 0])
 
 
 def seconds_of_a_reduction(engine: Engine) -> float:

@@ -234,6 +234,8 @@ def main(out: Path) -> None:
     for name in BRIEF:
         plant, changes = AFTER[name]
         found[f"{name}, brief"] = judge(engine, make_case("ddp", "gloo", ranks, **changes), nothing, plant, False)
+    half = make_case("ddp", "gloo", ranks, precision="fp16")
+    found["zero_grad skipped, fp16, brief"] = judge(engine, half, nothing, zero_grad_skipped, False)
     settings = fair_settings(ranks)
     verdicts = [judge(engine, make_case("ddp", "gloo", ranks, **changes), nothing, nothing) for changes in settings]
     found["fair"] = [{**one, "settings": changes} for one, changes in zip(verdicts, settings, strict=True) if one]

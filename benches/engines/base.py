@@ -26,7 +26,8 @@ class Trainer:
     """A model and an optimizer under an engine. One loop drives every engine through these calls."""
 
     rehearsals: int = 0
-    """Steps without update after which gradients travel as they will in the timed part; the gate takes them first."""
+    """Steps without update after which gradients travel as they will in the timed part. The gate takes them first;
+    where it is brief they fall into the warm-up, which is longer."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model = model

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from planted import HOST, PASSED, Plant, header, make_case, plant, samples, smoke
 
-from analysis import grids, headline, summary, table
+from analysis import grids, headline, method, summary, table
 from analysis.rows import Summary
 from benches import record
 
@@ -162,10 +162,12 @@ def test_one_failed_gate_among_several_launches_unranks(study_folder: Make) -> N
 def test_a_brief_gate_has_no_error_and_hides_none(study_folder: Make) -> None:
     plants = smoke()[4:6]
     folder = study_folder(plants)
+    assert "samples only" not in " ".join(method.paragraphs(reduced(folder)))
     brief = record.Parity(passed=True)
     for launch in (1, 2):
         out = folder / "launches" / plants[1].case.id / str(launch)
         (out / record.HEADER).write_bytes(msgspec.json.encode(msgspec.structs.replace(record.read(out), parity=brief)))
+    assert "samples only" in " ".join(method.paragraphs(reduced(folder)))
     whole = {"passed": True, "error": PASSED.error, "bound": PASSED.bound}
     assert [row.parity for row in reduced(folder).rows] == [whole, whole]
 

@@ -186,6 +186,29 @@ class OneByOne:
         return [FAILED]
 
 
+def header_of(parity: record.Parity | None, status: str = "ok") -> Any:
+    return SimpleNamespace(status=status, reason=None, blocks=[], parity=parity)
+
+
+def test_the_gate_is_brief_for_all_launches_of_a_heat_or_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+    folder, turns = open_cases(pair(), tmp_path, monkeypatch)
+    monkeypatch.setattr("benches.driver.Heat", OneByOne)
+    monkeypatch.setattr(Driver, "_command", lambda _self, _turn, _place, brief: told.append(brief))
+    passed = record.Parity(passed=True, error=0.0, bound=1e-7)
+    with Driver(folder, Tools(), Told(), StopFlag()) as driver:
+        for header in (header_of(None, "failed"), header_of(passed, "failed"), header_of(None)):
+            driver._count(turns[0], header)
+        driver.launch(turns[:1])
+        driver._count(turns[0], header_of(passed))
+        driver.launch(turns)
+        driver._count(turns[1], header_of(passed))
+        driver.launch(turns)
+    assert told == [False, False, False, True, True]
+
+
 class TestUsedUp:
     """A study whose budget is used up starts nothing more, says so, and goes on with the same command."""
 

@@ -18,12 +18,13 @@ from benches.errors import UserError
 TESTS = Path(__file__).resolve().parents[1]
 LIMIT_S = 280
 
+ALIKE = "all ranks alike"
 # Of each plant: the checks of the gate that must name it, and the words that say where; see tests/plants.py.
 CAUGHT = {
-    "summed": {"reduction": "rank ", "projection": "rank "},
-    "one rank x 1.01, fp32": {"reduction": "rank ", "projection": "rank "},
-    "one rank x 1.01, autocast": {"reduction": "rank ", "projection": "rank "},
-    "one rank x 1.01, bf16": {"projection": "rank "},
+    "summed": {"reduction": ALIKE, "projection": ALIKE},
+    "one rank x 1.01, fp32": {"reduction": ALIKE, "projection": ALIKE},
+    "one rank x 1.01, autocast": {"reduction": ALIKE, "projection": ALIKE},
+    "one rank x 1.01, bf16": {"projection": ALIKE},
     "learning rate x size": {"learning_rate": "for 0.01, group 0"},
     "same batches": {"samples": "batches that several ranks share"},
     "same samples": {"samples": "samples that several ranks share"},
@@ -31,7 +32,7 @@ CAUGHT = {
     "dropped from the update": {"weights": "head.bias"},
     "buffers unsynced": {"initial_weights": "running_mean"},
     "buffers frozen": {"buffers": "features.1.running_"},
-    "autocast": {"reduction": "rank "},
+    "autocast": {"reduction": ALIKE},
     "weights in another dtype": {"initial_weights": "torch.bfloat16 for torch.float32"},
     "another seed": {"local": "rank LAST"},
     "another random stream": {"local": "rank LAST"},
@@ -39,6 +40,7 @@ CAUGHT = {
 }
 BRIEF = ["learning rate x size", "same batches", "same samples", "buffers unsynced"]
 CAUGHT |= {f"{plant}, brief": CAUGHT[plant] for plant in BRIEF}
+CAUGHT["zero_grad skipped, fp16, brief"] = CAUGHT["zero_grad skipped"]  # whole all the same: it finds the loss scale
 SOUND = ["nothing, fp32", "nothing, autocast", "nothing, bf16", "nothing, digits", "nothing, fp32, brief"]
 
 Verdicts = tuple[int, dict[str, Any]]

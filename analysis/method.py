@@ -28,8 +28,8 @@ def _ran(summary: Summary) -> Iterator[str]:
     warmups = sorted({case.warmup_steps for case in cases})
     launches = summary.records.launches
     briefly = launches["parity_passed"].notna() & launches["parity_error"].isna()
-    brief = " Launches after one that passed it checked initial weights, learning rate and samples only."
-    brief = brief if briefly.any() else ""
+    told = " Launches after one that passed it checked initial weights, learning rate and samples only."
+    brief = told if briefly.any() else ""
     clocks = sorted({header.clock for header in summary.records.headers.values() if header.status == "ok"})
     yield (
         f"Each contestant was to be launched {study.launches} times in fresh processes. {SCHEDULES[study.schedule]} A "

@@ -61,9 +61,9 @@ class Wire:
     def pieces(
         self, delivered: torch.Tensor, terms: list[torch.Tensor]
     ) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
-        """One tensor of `ranks` terms, flat and some elements at a time; whole where its norm is what is judged."""
+        """One flat tensor and each rank's, some elements at a time; whole where its norm is what is judged."""
         size = max(1, delivered.numel()) if self.lossy == "powersgd" else PIECE
-        for piece, *same in zip(*(torch.split(one.reshape(-1), size) for one in (delivered, *terms)), strict=True):
+        for piece, *same in zip(*(torch.split(one, size) for one in (delivered, *terms)), strict=True):
             yield piece, same
 
     def fits(self, gradient: torch.Tensor, ranks: int) -> bool:

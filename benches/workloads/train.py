@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from benches.engines.base import Trainer
+from benches.memory import steady_malloc
 from benches.spec import Case, OptimizerSpec
 from benches.workloads import emulated
 from benches.workloads.data import Batches, stream_seed
@@ -23,7 +24,8 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def set_numerics(case: Case) -> None:
-    """Threads and numeric switches of this process."""
+    """Threads and numeric switches of this process, and its malloc."""
+    steady_malloc()
     torch.set_num_threads(case.cluster.threads_per_rank)
     torch.backends.cuda.matmul.allow_tf32 = case.tf32
     torch.backends.cudnn.allow_tf32 = case.tf32

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -40,3 +42,46 @@ def test_a_forgotten_peak_is_gone_and_a_new_one_counts() -> None:
 def test_a_host_that_cannot_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory, "PROC", tmp_path / "none")
     assert not memory.forget_peak(CPU)
+
+
+# Blocks of 8 MiB, of which none as large was freed before: each new one would be mapped, and its pages faulted in.
+STEPS = """
+import os, resource, sys
+import torch
+from benches.memory import steady_malloc
+if sys.argv[1] == "steady":
+    steady_malloc()
+def step():
+    held = [torch.ones(2**21) for _ in range(4)]
+for _ in range(5):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * os.sysconf("SC_PAGE_SIZE") // 10)
+"""
+
+
+def faulted_a_step(mode: str, **environment: str) -> int:
+    """Bytes that a step had the kernel map anew."""
+    root = Path(memory.__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS, mode],
+        cwd=root,
+        env={**{k: v for k, v in os.environ.items() if k not in memory.MALLOC}, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library's malloc has no such thresholds")
+def test_memory_that_was_freed_is_kept_for_the_next_step_whatever_was_freed_before() -> None:
+    assert faulted_a_step("steady") < MIB
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library's malloc has no such thresholds")
+def test_thresholds_of_the_users_shell_are_left_alone() -> None:
+    assert faulted_a_step("steady", MALLOC_MMAP_THRESHOLD_=str(MIB)) > 20 * MIB

@@ -1,4 +1,4 @@
-"""The peak of memory can be forgotten: what was held and given back before does not count."""
+"""The peak of memory can be forgotten, and malloc does not depend on what was freed before."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def test_a_host_that_cannot_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert not memory.forget_peak(CPU)
 
 
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc has no such thresholds")
 # Blocks of 8 MiB, of which none as large was freed before: each new one would be mapped, and its pages faulted in.
 STEPS = """
 import os, resource, sys
@@ -77,11 +78,12 @@ def faulted_a_step(mode: str, **environment: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library's malloc has no such thresholds")
+@glibc
 def test_memory_that_was_freed_is_kept_for_the_next_step_whatever_was_freed_before() -> None:
     assert faulted_a_step("steady") < MIB
+    assert faulted_a_step("as it comes") > 20 * MIB
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library's malloc has no such thresholds")
+@glibc
 def test_thresholds_of_the_users_shell_are_left_alone() -> None:
     assert faulted_a_step("steady", MALLOC_MMAP_THRESHOLD_=str(MIB)) > 20 * MIB

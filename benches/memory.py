@@ -15,6 +15,7 @@ import ctypes
 import gc
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -22,15 +23,16 @@ import torch
 PROC = Path("/proc/self")
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": (-3, 32 * 2**20), "MALLOC_TRIM_THRESHOLD_": (-1, 2**31 - 1)}
 """By the variable with which a user sets it: mallopt's number of a threshold, and ours, in bytes. 32 MiB is the largest
-that glibc takes on 64 bits, and where its own would end up; nothing is given back on the way."""
+that glibc takes on 64 bits; what is freed is not given back by itself."""
 
 
 def steady_malloc() -> None:
-    """Fix malloc's thresholds, so that they do not follow what is freed. What the user's shell sets is left alone."""
-    # glibc's; another C library may have none, and then has no thresholds that move.
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    """Fix malloc's thresholds, so that they do not follow what is freed. One whose variable is set is left alone."""
+    mallopt = _of_glibc("mallopt")
+    if mallopt is None:
+        return
     for variable, (parameter, value) in MALLOC.items():
-        if mallopt is not None and variable not in os.environ:
+        if variable not in os.environ:
             mallopt(parameter, value)
 
 
@@ -40,8 +42,7 @@ def forget_peak(device: torch.device) -> bool:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return True
-    # glibc's; another C library may have none, and then keeps what was freed or does not.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = _of_glibc("malloc_trim")
     if trim is not None:
         trim(0)
     try:
@@ -60,3 +61,8 @@ def peak_memory_mb(device: torch.device) -> float:
     found = re.search(r"^VmHWM:\s+(\d+) kB", (PROC / "status").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) / 1024
+
+
+def _of_glibc(name: str) -> Callable[..., int] | None:
+    """Its function; another C library may have none, whose malloc then does as it does."""
+    return getattr(ctypes.CDLL(None), name, None)

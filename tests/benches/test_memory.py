@@ -30,11 +30,23 @@ print(high - low, peak_memory_mb(cpu) - low)
 """
 
 
-def test_a_forgotten_peak_is_gone_and_a_new_one_counts() -> None:
-    root = Path(memory.__file__).parent.parent
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, capture_output=True, text=True, timeout=120)
+def printed(script: str, *arguments: str, **environment: str) -> str:
+    """What a process of its own prints, in which malloc is as it comes but for `environment`."""
+    shell = {name: value for name, value in os.environ.items() if name not in memory.MALLOC}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        cwd=Path(memory.__file__).parent.parent,
+        env={**shell, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
-    dropped, grown = map(float, done.stdout.split())
+    return done.stdout
+
+
+def test_a_forgotten_peak_is_gone_and_a_new_one_counts() -> None:
+    dropped, grown = map(float, printed(SCRIPT).split())
     assert dropped > 250
     assert 95 < grown < 110
 
@@ -65,17 +77,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * os.sysconf
 
 def faulted_a_step(mode: str, **environment: str) -> int:
     """Bytes that a step had the kernel map anew."""
-    root = Path(memory.__file__).parent.parent
-    done = subprocess.run(
-        [sys.executable, "-c", STEPS, mode],
-        cwd=root,
-        env={**{k: v for k, v in os.environ.items() if k not in memory.MALLOC}, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    return int(printed(STEPS, mode, **environment))
 
 
 @glibc

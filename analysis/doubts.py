@@ -52,8 +52,8 @@ def _control_warnings(summary: Summary) -> Iterator[str]:
         if control.state == "confirmed":
             yield (
                 f"the A/A control of {name} differs by {words.interval(ratio)}, and further launches confirm it: "
-                f"verdicts within {words.half_width(control.floor)} are inconclusive, larger ones stand; look for "
-                f"what tells two copies apart: cores, memory, place in the round"
+                f"verdicts that {words.half_width(control.floor)} could undo are inconclusive, the others stand; look "
+                f"for what tells two copies apart: cores, memory, place in the round"
             )
     if any(row.contestant.copy == CONTROL_COPY for row in summary.copies) and not summary.controls:
         yield "no A/A control: its launches failed, so the noise floor is not known; see failures"

@@ -27,18 +27,21 @@ class Control:
     """a: the copy, b: the reference."""
     again: Estimate | None
     """The same ratio from the further set of launches that a suspicious control brings; None before half of it is
-    there, since an interval from two launches holds almost anything."""
+    there."""
     margin: float
 
     @property
     def state(self) -> State:
-        """quiet: its interval holds 1; suspicious: it does not, and the further launches are not there yet; then
-        confirmed where theirs excludes 1 on the same side, else cleared."""
+        """quiet: its interval holds 1; suspicious: it does not, and further launches have not decided yet; confirmed:
+        theirs excludes 1 on the same side; cleared: it does not with as many launches as the first set had. Fewer can
+        accuse but not clear, since the interval of a few holds almost anything."""
         if self.comparison.direction is None:
             return "quiet"
         if self.again is None:
             return "suspicious"
-        return "confirmed" if stats.direction(self.again) == self.comparison.direction else "cleared"
+        if stats.direction(self.again) == self.comparison.direction:
+            return "confirmed"
+        return "cleared" if self.again.n >= self.comparison.ratio.n else "suspicious"
 
     @property
     def floor(self) -> float:
@@ -81,11 +84,13 @@ def controls(
 def weigh(found: Comparison, control: Control | None) -> Comparison:
     """The comparison under a control that is confirmed: what the control's own difference could undo is inconclusive.
 
-    A verdict stands if it would be the same with its interval wider by the control's outer bound on either side.
+    A verdict stands if it would be the same with its interval wider by the control's outer bound on either side; what
+    the wider interval no longer says of the direction is not said.
     """
     if control is None or control.state != "confirmed":
         return found
     ratio = found.ratio
     wider = replace(ratio, low=ratio.low / control.outer, high=ratio.high * control.outer)
     stands = stats.verdict(wider, control.margin) == found.verdict
-    return replace(found, verdict=found.verdict if stands else "inconclusive", marks=(*found.marks, MARK))
+    word = found.verdict if stands else "inconclusive"
+    return replace(found, verdict=word, direction=stats.direction(wider), marks=(*found.marks, MARK))

@@ -137,6 +137,7 @@ class Driver:
                     break
                 heat.run(orders(len(started), self.study.rounds, f"{self.study.hash} {started[0].launch}"))
                 found |= {id(turn): header for turn, header in zip(started, heat.finish(), strict=True)}
+                self.gated |= {turn.contestant.key for turn in started if _passed(found[id(turn)])}
             left = [] if self._over() else rest
             if left:
                 names = ", ".join(turn.contestant.name for turn in left)
@@ -153,8 +154,11 @@ class Driver:
         # The gate is deterministic: another launch would fail it too.
         if header.parity is not None and not header.parity.passed:
             self.failures[key] = GIVE_UP_AFTER
-        if header.status == "ok" and header.parity is not None and header.parity.passed:
-            self.gated.add(key)
+
+
+def _passed(header: record.Header) -> bool:
+    """Whether this launch was sound, and so was its gate."""
+    return header.status == "ok" and header.parity is not None and header.parity.passed
 
 
 def due(folder: StudyFolder, given_up: AbstractSet[str] = frozenset()) -> tuple[list[Turn], str]:

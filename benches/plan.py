@@ -18,7 +18,7 @@ from benches.driver import command_for
 from benches.folder import StudyFolder, write_cases
 from benches.output import Terminal, print_json
 from benches.preflight import check_results
-from benches.schedule import Turn, turns
+from benches.schedule import Turn, once, turns
 from benches.spec import Study
 from launchers import kubernetes
 from launchers.choose import launcher
@@ -76,8 +76,8 @@ def plan_command(words: list[str], config_dir: Path | None, as_json: bool) -> in
 
 
 def plan(study: Study, folder: StudyFolder, tools: Tools, slurm: SlurmSpec | None = None) -> Iterator[Planned]:
-    """Each case once, in the order of its first launch. slurm: what is asked of it."""
-    for turn in turns(study, [0]):
+    """Each case once, in the order of the study. slurm: what is asked of it."""
+    for turn in (Turn(one, 0) for one in once(study.contestants)):
         out = folder.launch(turn.contestant, 0)
         place = clusters.planned(study, turn.case, slurm)
         command = command_for(turn, folder.case_file(turn.case), out, study.rounds, tools, place.nodes)

@@ -13,7 +13,6 @@ from benches.config import Resolved
 from benches.driver import environment
 from benches.errors import UserError
 from benches.output import print_json
-from benches.schedule import turns
 from benches.spec import Case, dump
 from launchers.choose import launcher
 from launchers.kubernetes import RESULTS, KubernetesSpec, mpi_job, object_name, train_job
@@ -97,12 +96,12 @@ def _asked(resolved: Resolved) -> KubernetesSpec:
 
 def _train_jobs(resolved: Resolved, asked: KubernetesSpec) -> dict[str, str]:
     """One for each case that torchrun serves."""
-    cases = {turn.case.id: turn for turn in turns(resolved.study, [0]) if launcher(turn.case) == "torchrun"}
+    cases = {one.case.id: one.case for one in resolved.study.contestants if launcher(one.case) == "torchrun"}
     found = {}
-    for case_id, turn in cases.items():
+    for case_id, case in cases.items():
         name, out = f"{resolved.study.name}-{case_id}", f"{RUNS}/{resolved.study.name}.plan/launches/{case_id}/0"
-        spec = _train_spec(turn.case, out, resolved.study.rounds)
-        found[f"trainjob-{case_id}.yaml"] = train_job(asked, name, spec, CASE, dump(turn.case))
+        spec = _train_spec(case, out, resolved.study.rounds)
+        found[f"trainjob-{case_id}.yaml"] = train_job(asked, name, spec, CASE, dump(case))
     return found
 
 

@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +18,9 @@ from benches.spec import AGAIN_FROM, Case, Contestant, Study
 
 CONTROL_COPY = 1
 """Number of the copy that is the A/A control."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -166,22 +169,32 @@ def _copy(contestant: Contestant, heat: int, copy: int) -> Contestant:
     return msgspec.structs.replace(contestant, name=name, heat=heat, copy=copy)
 
 
+def once(contestants: Sequence[Contestant]) -> list[Contestant]:
+    """Those that are launched: a case that stands at several points is launched once."""
+    return list({contestant.key: contestant for contestant in reversed(contestants)}.values())[::-1]
+
+
 def turns(study: Study, launches: Iterable[int], only: Iterable[int] | None = None) -> Iterator[Turn]:
     """Launches with these numbers, of all contestants or of those at the places `only`, in the order in which they run.
 
-    Launch by launch and heat by heat, so that a slow drift of the machine hits all alike; within a heat rotated from
-    launch to launch, so that none always starts first. A case that stands at several points is launched once.
+    Launch by launch and heat by heat, so that a slow drift of the machine hits all alike. From launch to launch heats,
+    and contestants within a heat, are in the balanced order of `orders`: whatever one that ran just before leaves
+    behind (heat, caches) meets all alike too, which matters under `relaunch`.
     """
-    chosen = study.contestants if only is None else [study.contestants[index] for index in only]
-    once = list({contestant.key: contestant for contestant in reversed(chosen)}.values())[::-1]
+    chosen, seed = study.contestants if only is None else [study.contestants[index] for index in only], study.hash
     for launch in launches:
         heats: dict[str, list[Turn]] = {}
-        for contestant in once:
+        for contestant in once(chosen):
             turn = Turn(contestant, launch)
             heats.setdefault(_heat_of(turn), []).append(turn)
-        for row in heats.values():
-            shift = launch % len(row)
-            yield from row[shift:] + row[:shift]
+        for name in _balanced(list(heats), launch, seed):
+            yield from _balanced(heats[name], launch, f"{seed} {name}")
+
+
+def _balanced(row: Sequence[T], launch: int, seed: str) -> list[T]:
+    """In the order of this launch; those of each stage of a study begin anew."""
+    number = launch % AGAIN_FROM
+    return [row[place] for place in orders(len(row), number + 1, seed)[number]]
 
 
 def heats(study: Study, due: Iterable[Turn]) -> Iterator[list[Turn]]:

@@ -36,7 +36,8 @@ MOST_HALF_WIDTH = 0.025
 """At six launches: a method that never decides is no good."""
 MOST_FALSE, LEAST_COVERAGE = 0.06, 0.935
 SIMULATED, SIMULATED_QUICK = 2000, 100
-MARGIN = 0.02
+MARGINS = (0.02, 0.005)
+"""Of the simulated studies: the default, at which many stop at once as equivalent, and one at which they look on."""
 ENOUGH_LAUNCHES = 20
 """For the bootstrap; of fewer recorded launches only their spread is taken."""
 HEAT_S = 30.0
@@ -61,11 +62,11 @@ def most_called(contrasts: int) -> int:
     return int(binom.ppf(0.98, contrasts, 1 - stats.LEVEL))
 
 
-def called_line(ratios: Sequence[Estimate], launches: int) -> Line:
-    """How many contrasts were called different."""
+def called_line(ratios: Sequence[Estimate], launches: int, asked: int) -> Line:
+    """How many contrasts were called different; with fewer of them than `asked` it fails, whatever they say."""
     n, hits = len(ratios), sum(stats.direction(one) is not None for one in ratios)
-    what = f"contrasts of {launches} launches called different"
-    return duels.count_line(what, hits, n, f"at most {most_called(n)}", n > 0 and hits <= most_called(n))
+    what, bar = f"contrasts of {launches} launches called different", f"at most {most_called(asked)} of {asked}"
+    return duels.count_line(what, hits, n, bar, n >= asked and hits <= most_called(n))
 
 
 def width_line(ratios: Sequence[Estimate]) -> Line:
@@ -78,22 +79,23 @@ def width_line(ratios: Sequence[Estimate]) -> Line:
     return Line(what, len(ratios), f"{median:.2%}", spread, bar, bool(median <= MOST_HALF_WIDTH))
 
 
-def simulated(times: NDArray[np.float64], studies: int) -> list[Line]:
+def simulated(times: NDArray[np.float64], studies: int, margin: float) -> list[Line]:
     """Studies drawn from the recorded launches, that look at six launches and later, and stop when all is settled."""
     if times.shape[1] < 2:
         return [Line("simulated studies", 0, "too few launches", "", "", False)]
     enough = times.shape[1] >= ENOUGH_LAUNCHES
     draw = (simulate.bootstrap if enough else simulate.parametric)(times)
     looks = duels.make_study("s", [duels.contestant()], launches=STUDY_LAUNCHES, stop_when="verdict").looks
-    found = simulate.calibrate(draw, contestants=len(times), looks=looks, margin=MARGIN, studies=studies)
-    how = f"simulated, looks at {', '.join(map(str, looks))} ({'bootstrap' if enough else 'parametric'})"
+    found = simulate.calibrate(draw, contestants=len(times), looks=looks, margin=margin, studies=studies)
+    drawn = "bootstrap" if enough else "parametric"
+    how = f"simulated, margin {margin:.1%}, looks at {', '.join(map(str, looks))} ({drawn})"
     false, covered = round(found.false_verdicts * studies), round(found.coverage * studies)
     good = found.false_verdicts <= MOST_FALSE, found.coverage >= LEAST_COVERAGE
     return [
         duels.count_line(f"{how}: false verdicts", false, studies, f"at most {MOST_FALSE:.0%}", good[0]),
         duels.count_line(f"{how}: coverage", covered, studies, f"at least {LEAST_COVERAGE:.1%}", good[1]),
-        Line("simulated: median half-width at the end", studies, f"{found.half_width:.2%}"),
-        Line("simulated: launches, mean", studies, f"{found.launches:.1f}"),
+        Line(f"simulated, margin {margin:.1%}: median half-width at the end", studies, f"{found.half_width:.2%}"),
+        Line(f"simulated, margin {margin:.1%}: launches, mean", studies, f"{found.launches:.1f}"),
     ]
 
 
@@ -102,7 +104,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = duels.parser("calibrate", __doc__)
     parser.add_argument("--minutes", type=float, help="for everything (default: 30, quick: 2)")
     parser.add_argument("--launches", type=int, default=3, help="of one duel, at least 2 (default: %(default)s)")
-    parser.add_argument("--duels", type=int, default=DUELS, help="at most (default: %(default)s)")
+    parser.add_argument("--duels", type=int, default=DUELS, help="how many (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="of one launch (default: %(default)s)")
     parser.add_argument("--records", type=Path, help="judge the records of an earlier run; nothing is started")
     options = parser.parse_args(arguments)
@@ -129,9 +131,10 @@ def main(arguments: list[str] | None = None) -> int:
         path = options.records / "copies" if options.records else measure(options, folder, stop)
         times = duels.complete(duels.step_times(path))
         found = values(times)
-        judged = called_line(intervals(found, options.launches), options.launches)
+        judged = called_line(intervals(found, options.launches), options.launches, options.duels * len(CONTRASTS))
         studies = SIMULATED_QUICK if options.quick else SIMULATED
-        return [judged, width_line(intervals(found, STUDY_LAUNCHES)), *simulated(times, studies)]
+        drawn = [line for margin in MARGINS for line in simulated(times, studies, margin)]
+        return [judged, width_line(intervals(found, STUDY_LAUNCHES)), *drawn]
 
     return duels.main("calibrate", options, options.minutes * 60 + 300, body)
 

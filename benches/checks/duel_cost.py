@@ -10,7 +10,9 @@ All ways take turns, so that the machine is the same for all.
 Time to the interval: from each way's spread, the least number of launches (of blocks in the last way) at which a 95 % t
 interval of one ratio reaches the half-width asked for, times what such a launch took, start-up included, for three
 contestants. False verdicts: of two orthogonal contrasts in each group of launches; in the last two ways of A against B
-and of B against C, which share B, so that their interval is a little too narrow.
+and of B against C, which share B, so that their interval is a little too narrow. That time goes with the square of a
+spread that is estimated, so the duel's advantage has an interval too: percentiles over drawing each way's launches anew
+(Efron 1979).
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +53,7 @@ IN_TURN_STEPS = 300
 RUN_BLOCKS = 20
 """Of one run of each."""
 MOST_N = 100_000
+DRAWS = 1000
 GRACE_S = 300.0
 
 
@@ -60,7 +64,7 @@ class Way:
     name: str
     driver: Driver
     size: int = 1
-    """Launches of one contestant before the next one's turn."""
+    """Launches of one contestant before the next one's."""
     took_s: list[float] = field(default_factory=list)
     """One launch of all contestants, from start to end; of each turn of this way their mean."""
 
@@ -83,10 +87,36 @@ class Way:
         """Step times, shape (contestants, launches, rounds); launches that are not whole are left out."""
         return duels.complete(duels.step_times(self.driver.folder.path))
 
+    def measured(self) -> Measured:
+        """What has come of it so far."""
+        return Measured(self.name, self.times, np.array(self.took_s), self.size)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one way gave."""
+
+    name: str
+    times: NDArray[np.float64]
+    """Step times, shape (contestants, launches, rounds)."""
+    took_s: NDArray[np.float64]
+    """As in Way."""
+    size: int = 1
+    """As in Way."""
+
     @property
     def launch_s(self) -> float:
         """Seconds of one launch of all its contestants."""
-        return float(np.mean(self.took_s)) if self.took_s else math.nan
+        return float(np.mean(self.took_s)) if len(self.took_s) else math.nan
+
+    def drawn(self, random: np.random.Generator) -> Measured:
+        """As many turns, drawn from its own with replacement."""
+        count = self.times.shape[1] // self.size
+        if not count:
+            return self
+        starts = random.integers(count, size=(count, 1)) * self.size
+        times = self.times[:, (starts + np.arange(self.size)).ravel()]
+        return replace(self, times=times, took_s=random.choice(self.took_s, len(self.took_s)))
 
 
 def ways(folder: Path, size: int, stop: StopFlag, stack: ExitStack) -> Iterator[Way]:
@@ -102,14 +132,14 @@ def ways(folder: Path, size: int, stop: StopFlag, stack: ExitStack) -> Iterator[
         yield Way(name, stack.enter_context(driver), own)
 
 
-def measure(folder: Path, size: int, until: float, stop: StopFlag) -> list[Way]:
+def measure(folder: Path, size: int, until: float, stop: StopFlag) -> list[Measured]:
     """Let all ways take turns until the time is up, but each at least twice."""
     with ExitStack() as stack:
         found = list(ways(folder, size, stop, stack))
         for number in itertools.count():
             for way in found:
                 if stop.is_set() or (number >= 2 and time.monotonic() >= until):
-                    return found
+                    return [each.measured() for each in found]
                 duels.say(f"turn {number + 1}: {way.name}")
                 way.run(number)
     raise AssertionError
@@ -185,6 +215,7 @@ def differ(a: NDArray[np.float64], b: NDArray[np.float64]) -> bool:
     return bool(distributions.ttest_ind(a, b, equal_var=False).pvalue < 1 - stats.LEVEL)
 
 
+@cache
 def t(freedom: int) -> float:
     """Student's quantile of a two-sided 95 % interval."""
     return float(distributions.t.ppf((1 + stats.LEVEL) / 2, freedom))
@@ -195,7 +226,7 @@ def least(half: Callable[[int], float], half_width: float) -> int:
     return next((n for n in range(2, MOST_N) if half(n) <= math.log1p(half_width)), 0)
 
 
-def costs(found: Sequence[Way], size: int, half_width: float) -> list[Cost]:
+def costs(found: Sequence[Measured], size: int, half_width: float) -> list[Cost]:
     """Of all ways, in their order."""
     *by_pairs, in_turns, run = found
     block_s = float(np.mean(run.times)) * BLOCK_STEPS if run.times.size else math.nan
@@ -206,18 +237,30 @@ def costs(found: Sequence[Way], size: int, half_width: float) -> list[Cost]:
     ]
 
 
-def lines(found: Sequence[Cost], half_width: float) -> list[Line]:
-    """The table. The duel must be quicker than any way that does not mistake noise for a difference.
+def advantage(found: Sequence[Cost]) -> float:
+    """How many times quicker the duel is than the best way that does not mistake noise for a difference.
 
-    One run of each is no rival: its interval is of another thing, as its false verdicts show.
+    One run of each is no rival: its interval is of another thing, as its false verdicts show. 0 where either time
+    cannot be told, for that is no victory.
     """
     duel, *others, _ = found
-    rows = [_line(one) for one in found]
     best_s = min(one.time_s for one in others)
-    # A time that cannot be told is no victory of the other side.
-    factor = best_s / duel.time_s if math.isfinite(best_s) else math.nan
-    what, told = f"duel quicker than the best other, to ±{half_width:.1%}", f"{factor:.2f} times"
-    return [*rows, Line(what, min(one.n for one in found), told, "", "over 1", bool(factor > 1))]
+    return best_s / duel.time_s if math.isfinite(best_s) else 0.0
+
+
+def advantages(found: Sequence[Measured], size: int, half_width: float, draws: int = DRAWS) -> NDArray[np.float64]:
+    """The advantage with each way's turns drawn anew, so often."""
+    random = np.random.default_rng(0)
+    return np.array([advantage(costs([one.drawn(random) for one in found], size, half_width)) for _ in range(draws)])
+
+
+def lines(found: Sequence[Measured], size: int, half_width: float) -> list[Line]:
+    """The table. The whole interval of the duel's advantage must lie above 1."""
+    known = costs(found, size, half_width)
+    low, high = np.percentile(advantages(found, size, half_width), [2.5, 97.5])
+    what, told = f"duel quicker than the best other, to ±{half_width:.1%}", f"{advantage(known):.2f} times"
+    last = Line(what, min(one.n for one in known), told, f"{low:.2f} … {high:.2f}", "over 1", bool(low > 1))
+    return [*map(_line, known), last]
 
 
 def _line(one: Cost) -> Line:
@@ -248,7 +291,7 @@ def main(arguments: list[str] | None = None) -> int:
     def body(folder: Path, stop: StopFlag) -> list[Line]:
         size = 2 if options.quick else options.launches
         found = measure(folder, size, until, stop)
-        return lines(costs(found, size, options.half_width), options.half_width)
+        return lines(found, size, options.half_width)
 
     return duels.main("duel-cost", options, options.minutes * 60 + GRACE_S, body)
 

@@ -1,8 +1,9 @@
 """`make sensitivity`: are true slow-downs found, and how fast? DDP over gloo on two ranks, margin 0.5 %.
 
-What is planted is compute: matrix products before each forward pass (`slowed`). How many make 5 and 2 % is measured
-once for each model, in a duel against the model without them, and verified in a second duel; a planted slow-down that
-turns out larger than it should be fails, since it would be found too easily.
+What is planted is compute: matrix products before each forward pass (`slowed`). How many make 5 and 2 % follows from a
+probe of each model, a duel of many products and of half as many against none: a slow-down far beyond the noise is known
+closely, and products add up, which the half shows. A second duel measures the planted ones themselves, as closely as
+it can. A slow-down larger than it should be fails, since it would be found too easily.
 
 A try is a study as anybody would run it (A/A control, looks that stop it when it knows), start-up of its ranks
 included, with 3 minutes for 5 % and 6 for 2 %. It has found the slow-down where its verdict is `slower` and came within
@@ -12,10 +13,11 @@ that time. Tries of all kinds take turns until the time is up.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -34,6 +36,8 @@ from launchers.supervise import StopFlag
 MARGIN = 0.005
 MOST_PLANTED = 1.15
 """Times what was planned."""
+MOST_UNEVEN = 0.1
+"""Half the probe's products may slow down by so much more or less than half, as a share of that."""
 HEAT_S = 20.0
 """A study starts its last launches so long before its time is up, for its budget only says when to start no more."""
 GRACE_S = 600.0
@@ -60,7 +64,7 @@ class Target:
     percent: float
     limit_s: float
     least: float
-    """Share of tries of the MLP that must find it."""
+    """Share of the tries of the MLP that were asked for: so many must find it."""
 
 
 TARGETS = (Target(5, 180, 18 / 20), Target(2, 360, 14 / 20))
@@ -121,22 +125,43 @@ def products_for(percent: float, probe: int, ratio: float) -> int:
 
 
 def calibrate(model: str, folder: Path, quick: bool, stop: StopFlag) -> tuple[list[Job], list[Line]]:
-    """The jobs of a model, and what a second duel says of the slow-downs that are planted in them."""
+    """The jobs of a model, and what is known of the slow-downs that are planted in them."""
     probe = MODELS[model].probe
-    found = ratios(f"probe-{model}", model, [probe], 1 if quick else 3, folder, stop)
-    if not found or found[0].value <= 1:
-        told = f"{found[0].value:.4f}" if found else "no launch"
-        return [], [Line(f"{model}: {probe} products ÷ none", len(found), told, "", "above 1", False)]
-    jobs = [Job(model, target, products_for(target.percent, probe, found[0].value)) for target in TARGETS]
-    verified = ratios(f"planted-{model}", model, [job.products for job in jobs], 2 if quick else 5, folder, stop)
-    return jobs, [planted(job, ratio) for job, ratio in zip(jobs, verified, strict=False)]
+    found = ratios(f"probe-{model}", model, [probe // 2, probe], 2 if quick else 6, folder, stop)
+    if not found or min(one.value for one in found) <= 1:
+        told = ", ".join(f"{one.value:.4f}" for one in found) or "no launch"
+        return [], [Line(f"{model}: {probe // 2}, {probe} products ÷ none", len(found), told, "", "above 1", False)]
+    half, whole = found
+    jobs = [Job(model, target, products_for(target.percent, probe, whole.value)) for target in TARGETS]
+    measured = ratios(f"planted-{model}", model, [job.products for job in jobs], 2 if quick else 6, folder, stop)
+    return jobs, [
+        additive(model, half, whole),
+        *(planted(job, of_probe(whole, job.products / probe), closely=True) for job in jobs),
+        *(planted(job, ratio, closely=False) for job, ratio in zip(jobs, measured, strict=False)),
+    ]
 
 
-def planted(job: Job, ratio: Estimate) -> Line:
-    """What the slow-down really is; it fails where it is shown to be more than it should be."""
+def additive(model: str, half: Estimate, whole: Estimate) -> Line:
+    """Whether half as many products slow down half as much."""
+    share = (half.value - 1) / (whole.value - 1)
+    bar = f"0.5 within {MOST_UNEVEN:.0%}"
+    what = f"{model}: slow-down by half of the probe's products ÷ by all"
+    return Line(what, whole.n, f"{share:.3f}", "", bar, abs(share / 0.5 - 1) <= MOST_UNEVEN)
+
+
+def of_probe(whole: Estimate, share: float) -> Estimate:
+    """The ratio that this share of the probe's products makes."""
+    low, value, high = (1 + share * (ratio - 1) for ratio in (whole.low, whole.value, whole.high))
+    return replace(whole, value=value, low=low, high=high)
+
+
+def planted(job: Job, ratio: Estimate, *, closely: bool) -> Line:
+    """What the slow-down really is. Known closely, by the probe, its whole interval must be as small as it should be;
+    measured itself it is known to a per cent or so, and fails where it is shown to be more."""
+    how = "by the probe" if closely else "itself"
     most = 1 + MOST_PLANTED * job.target.percent / 100
-    what = f"{job.model}: planted {job.target.percent:g} % ({job.products} products)"
-    return duels.ratio_line(what, ratio, f"not above {most:.4f}", ratio.low <= most)
+    what = f"{job.model}: planted {job.target.percent:g} % ({job.products} products), {how}"
+    return duels.ratio_line(what, ratio, f"not above {most:.4f}", (ratio.high if closely else ratio.low) <= most)
 
 
 def attempt(job: Job, number: int, folder: Path, stop: StopFlag) -> Try | None:
@@ -157,9 +182,9 @@ def attempt(job: Job, number: int, folder: Path, stop: StopFlag) -> Try | None:
     return Try(job, comparison.verdict, took_s, comparison.ratio.n)
 
 
-def attempts(jobs: Sequence[Job], most: int | None, until: float, folder: Path, stop: StopFlag) -> Iterator[Try]:
-    """Tries of all jobs in turn, each as often as its model asks for or `most`, until the time is up."""
-    left = {job: most or MODELS[job.model].tries for job in jobs}
+def attempts(jobs: Sequence[Job], asked: int | None, until: float, folder: Path, stop: StopFlag) -> Iterator[Try]:
+    """Tries of all jobs in turn, each `asked` times or as often as its model says, until the time is up."""
+    left = {job: asked or MODELS[job.model].tries for job in jobs}
     number = 0
     while any(left.values()):
         for job in [job for job, tries in left.items() if tries]:
@@ -171,12 +196,15 @@ def attempts(jobs: Sequence[Job], most: int | None, until: float, folder: Path, 
         number += 1
 
 
-def line(job: Job, tries: Sequence[Try]) -> Line:
-    """How many tries found it, and the time that they took. The bars are the MLP's; other models are shown."""
+def line(job: Job, tries: Sequence[Try], asked: int | None = None) -> Line:
+    """How many tries found it, and the time that they took. The bars are the MLP's; other models are shown.
+
+    asked: tries that there should be, None: as many as the model says. Those that the time did not allow found nothing.
+    """
     n, hits = len(tries), sum(one.found for one in tries)
-    judged = job.model == "mlp"
-    bar = f"at least {job.target.least:.0%}" if judged else ""
-    holds = (n > 0 and hits >= job.target.least * n) if judged else None
+    judged, wanted = job.model == "mlp", asked or MODELS[job.model].tries
+    bar = f"at least {math.ceil(job.target.least * wanted)} of {wanted}" if judged else ""
+    holds = hits >= math.ceil(job.target.least * wanted) if judged else None
     return duels.count_line(f"{job.title}{took(tries)}", hits, n, bar, holds)
 
 
@@ -189,11 +217,11 @@ def took(tries: Sequence[Try]) -> str:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = duels.parser("sensitivity", __doc__)
-    parser.add_argument("--minutes", type=float, help="start no try after so many (default: 120, quick: 5)")
+    parser.add_argument("--minutes", type=float, help="start no try after so many (default: 180, quick: 5)")
     parser.add_argument("--tries", type=int, help="of each kind (default: 20 of the MLP, 5 of ResNet-18; quick: 1)")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), help="(default: all, quick: mlp)")
     options = parser.parse_args(arguments)
-    options.minutes = options.minutes or (5.0 if options.quick else 120.0)
+    options.minutes = options.minutes or (5.0 if options.quick else 180.0)
     options.tries = options.tries or (1 if options.quick else None)
     options.models = options.models or (["mlp"] if options.quick else list(MODELS))
     return options
@@ -208,7 +236,7 @@ def main(arguments: list[str] | None = None) -> int:
         found = [calibrate(model, folder, options.quick, stop) for model in options.models]
         jobs = [job for own, _ in found for job in own]
         tries = list(attempts(jobs, options.tries, until, folder, stop))
-        judged = [line(job, [one for one in tries if one.job == job]) for job in jobs]
+        judged = [line(job, [one for one in tries if one.job == job], options.tries) for job in jobs]
         return [*(one for _, lines in found for one in lines), *judged]
 
     return duels.main("sensitivity", options, options.minutes * 60 + GRACE_S, body)

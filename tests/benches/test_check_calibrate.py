@@ -40,23 +40,29 @@ def test_launches_are_cut_into_whole_duels() -> None:
     assert np.log([one.value for one in found]) == pytest.approx([1, 4, 8, 11, 15, 18])
 
 
-def test_the_bar_is_that_of_the_issue_and_shrinks_with_the_duels() -> None:
+def test_the_bar_is_eleven_of_120_and_shrinks_with_the_duels() -> None:
     assert calibrate.most_called(120) == 11
     assert calibrate.most_called(30) < 5
 
 
+def test_fewer_duels_than_were_asked_for_are_no_success() -> None:
+    found = calibrate.intervals(calibrate.values(planted(60)), 6)
+    assert calibrate.called_line(found, 6, asked=30).holds
+    assert calibrate.called_line(found, 6, asked=33).holds is False
+
+
 def test_equal_ones_pass_and_a_faster_one_is_called_different() -> None:
     equal, unequal = (calibrate.intervals(calibrate.values(planted(60, faster=f)), 6) for f in (0.0, 0.1))
-    assert calibrate.called_line(equal, 6).holds
-    found = calibrate.called_line(unequal, 6)
+    assert calibrate.called_line(equal, 6, 30).holds
+    found = calibrate.called_line(unequal, 6, 30)
     assert found.value.startswith(("20 of 30", "21 of 30"))
     assert found.holds is False
 
 
 def test_no_duel_is_no_success() -> None:
-    assert calibrate.called_line([], 6).holds is False
+    assert calibrate.called_line([], 6, 3).holds is False
     assert calibrate.width_line([]).holds is False
-    assert [line.holds for line in calibrate.simulated(planted(1), 10)] == [False]
+    assert [line.holds for line in calibrate.simulated(planted(1), 10, 0.02)] == [False]
 
 
 def test_a_method_that_never_decides_fails() -> None:
@@ -69,7 +75,7 @@ def test_a_method_that_never_decides_fails() -> None:
 
 @pytest.mark.parametrize(("launches", "how"), [(8, "parametric"), (24, "bootstrap")])
 def test_simulated_studies_count_each_study_once(launches: int, how: str) -> None:
-    false, covered, _, _ = calibrate.simulated(planted(launches), 40)
+    false, covered, _, _ = calibrate.simulated(planted(launches), 40, 0.02)
     assert how in false.what
     assert "looks at 6, 9, 14, 20" in false.what
     assert false.n == covered.n == 40

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from analysis import stats
 from benches.checks import duel_cost
-from benches.checks.duel_cost import Cost
+from benches.checks.duel_cost import Cost, Measured
 
 
 def noise(launches: int, rounds: int, between: float = 0.0, within: float = 0.0) -> NDArray[np.float64]:
@@ -72,11 +73,34 @@ def test_the_duel_must_be_quicker_than_all_but_one_run_of_each() -> None:
         times = {"duel": duel_s, "relaunch": 100.0, "A, then B, then C": 300.0, "one run of each": 10.0}
         return [Cost(name, 8, 4, seconds, 0, 4) for name, seconds in times.items()]
 
-    *rows, good = duel_cost.lines(found(50.0), 0.02)
-    assert good.value == "2.00 times"
-    assert good.holds
-    assert rows[-1].value == "10 s (4 blocks)"
-    assert duel_cost.lines(found(150.0), 0.02)[-1].holds is False
-    assert duel_cost.lines(found(math.inf), 0.02)[-1].holds is False
-    unknown = [Cost(one.name, 0, 0, math.inf, 0, 0) for one in found(50.0)]
-    assert duel_cost.lines(unknown, 0.02)[-1].holds is False
+    assert duel_cost.advantage(found(50.0)) == 2
+    assert duel_cost.advantage(found(200.0)) == 0.5
+    assert duel_cost.advantage(found(math.inf)) == 0
+    assert duel_cost.advantage([Cost(one.name, 0, 0, math.inf, 0, 0) for one in found(50.0)]) == 0
+
+
+def measured(launches: int, duel_sd: float) -> list[Measured]:
+    """A duel and three others whose launches of 10 s each have 2 % of noise."""
+    sds = {"duel": duel_sd, "relaunch": 0.02, "A, then B, then C": 0.02, "one run of each": 0.02}
+    found = [Measured(name, noise(launches, 2, sd, 0.002), np.full(launches, 10.0)) for name, sd in sds.items()]
+    return [replace(one, size=4) if one.name.startswith("A,") else one for one in found]
+
+
+@pytest.mark.parametrize(("launches", "duel_sd", "holds"), [(24, 0.005, True), (24, 0.018, False), (24, 0.04, False)])
+def test_an_advantage_that_may_be_chance_is_none(launches: int, duel_sd: float, holds: bool) -> None:
+    *rows, last = duel_cost.lines(measured(launches, duel_sd), 4, 0.02)
+    assert last.holds is holds
+    assert rows[-1].value.endswith(" blocks)")
+
+
+def test_no_launch_is_no_advantage() -> None:
+    assert duel_cost.lines(measured(0, 0.01), 4, 0.02)[-1].holds is False
+
+
+def test_a_turn_is_drawn_whole() -> None:
+    times = np.arange(24, dtype=float).reshape(1, 8, 3)
+    drawn = Measured("A, then B, then C", times, np.ones(2), size=4).drawn(np.random.default_rng(1))
+    assert drawn.times.shape == times.shape
+    assert {tuple(turn.ravel()) for turn in np.split(drawn.times, 2, axis=1)} <= {
+        tuple(turn.ravel()) for turn in np.split(times, 2, axis=1)
+    }

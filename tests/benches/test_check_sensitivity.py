@@ -47,13 +47,33 @@ def test_contestants_differ_in_products_alone() -> None:
     assert slow_down(duels.contestant(block_steps=50).case, 30).id == slow.case.id
 
 
-def test_more_than_was_planned_is_no_fair_try() -> None:
-    def ratio(value: float) -> Estimate:
-        return Estimate(value, value - 0.01, value + 0.01, 0.95, 5, "ratio")
+def ratio(value: float, half: float = 0.01) -> Estimate:
+    return Estimate(value, value - half, value + half, 0.95, 6, "ratio")
 
-    assert sensitivity.planted(FIVE, ratio(1.040)).holds
-    assert sensitivity.planted(FIVE, ratio(1.067)).holds
-    assert sensitivity.planted(FIVE, ratio(1.068)).holds is False
+
+@pytest.mark.parametrize(
+    ("value", "closely", "holds"),
+    [
+        (1.040, False, True),
+        (1.067, False, True),
+        (1.068, False, False),
+        (1.040, True, True),
+        (1.047, True, True),
+        (1.048, True, False),
+    ],
+)
+def test_more_than_was_planned_is_no_fair_try(value: float, closely: bool, holds: bool) -> None:
+    assert sensitivity.planted(FIVE, ratio(value), closely=closely).holds is holds
+
+
+def test_the_probe_knows_a_small_slow_down_closely() -> None:
+    found = sensitivity.of_probe(ratio(1.5, 0.02), 20 / 200)
+    assert (found.low, found.value, found.high, found.n) == (pytest.approx(1.048), 1.05, pytest.approx(1.052), 6)
+
+
+@pytest.mark.parametrize(("half", "holds"), [(1.25, True), (1.272, True), (1.28, False), (1.22, False)])
+def test_products_must_add_up(half: float, holds: bool) -> None:
+    assert sensitivity.additive("mlp", ratio(half), ratio(1.5)).holds is holds
 
 
 def test_a_slow_down_is_found_by_the_right_word_in_time() -> None:
@@ -61,12 +81,13 @@ def test_a_slow_down_is_found_by_the_right_word_in_time() -> None:
     assert [one.found for one in found] == [True, True, False, False, False]
 
 
-def test_the_bar_is_a_share_of_the_tries_that_there_were() -> None:
+def test_the_bar_is_a_share_of_the_tries_that_were_asked_for() -> None:
     slower, not_found = ("slower", 100.0), ("inconclusive", 180.0)
     assert sensitivity.line(FIVE, tries(*[slower] * 18, *[not_found] * 2)).holds
     assert sensitivity.line(FIVE, tries(*[slower] * 17, *[not_found] * 3)).holds is False
     short = sensitivity.line(FIVE, tries(*[slower] * 3))
-    assert (short.n, short.value, short.holds) == (3, "3 of 3", True)
+    assert (short.n, short.value, short.holds, short.bar) == (3, "3 of 3", False, "at least 18 of 20")
+    assert sensitivity.line(FIVE, tries(*[slower] * 3), asked=3).holds
     assert sensitivity.line(FIVE, []).holds is False
     other = Job("resnet18_64", TARGETS[0], 30)
     assert sensitivity.line(other, tries(not_found, job=other)).holds is None

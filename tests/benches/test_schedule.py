@@ -147,11 +147,12 @@ def test_every_launch_once_by_number_and_heat_and_each_starts_first_equally_ofte
     order = list(turns(study, range(launches)))
     assert len({(turn.contestant.key, turn.launch) for turn in order}) == len(order)
     assert len(order) == len(study.contestants) * launches
-    places = [(turn.launch, turn.contestant.heat) for turn in order]
-    assert places == sorted(places)
+    launched = [turn.launch for turn in order]
+    assert launched == sorted(launched)
     made = list(heats(study, order))
     assert [turn for heat in made for turn in heat] == order
-    assert [(heat[0].launch, heat[0].contestant.heat) for heat in made] == sorted(set(places))
+    places = [(heat[0].launch, heat[0].contestant.heat) for heat in made]
+    assert len(places) == len(set(places)), "a heat of a launch is in one piece"
     first = Counter(heat[0].contestant.key for heat in made)
     counts = [first[one.key] for one in study.contestants]
     assert max(counts) - min(counts) <= 1
@@ -169,6 +170,28 @@ def test_under_relaunch_each_is_alone_in_the_same_order() -> None:
     study = small(schedule="relaunch")
     order = list(turns(study, range(2)))
     assert list(heats(study, order)) == [[turn] for turn in order]
+
+
+def test_under_relaunch_none_always_runs_behind_the_same_one() -> None:
+    """A, B, C by rotation alone: B follows A in four launches of six, and C in none."""
+    study = Study(name="s", contestants=tuple(contestants(points=1, sizes=1, each=3, local=False)), launches=6)
+    rows = [[turn.contestant.key for turn in turns(study, [launch])] for launch in range(study.launches)]
+    followed = Counter(pair for row in rows for pair in pairwise(row))
+    assert set(followed.values()) == {2}
+    assert len(followed) == 3 * 2
+
+
+def test_heats_take_turns_in_being_first() -> None:
+    study = small(launches=4)
+    made = heats(study, turns(study, range(study.launches)))
+    first = {heat[0].launch: heat[0].contestant.heat for heat in reversed(list(made))}
+    count = len({one.heat for one in study.contestants})
+    assert sorted(Counter(first.values()).values()) == [study.launches // count] * count
+
+
+def test_the_order_is_the_studys_own() -> None:
+    found = {str([turn.contestant.key for turn in turns(small(rounds=rounds), [0])]) for rounds in range(1, 9)}
+    assert len(found) > 1
 
 
 def test_a_case_that_stands_at_two_points_is_launched_once() -> None:

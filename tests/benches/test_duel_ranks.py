@@ -164,7 +164,9 @@ FAILED = SimpleNamespace(status="failed", reason="out of memory", blocks=[], par
 
 
 class OneByOne:
-    """Stands for a heat: it has memory for one launch, which fails."""
+    """Stands for a heat: it has memory for one launch, which ends as `found`."""
+
+    found: Any = FAILED
 
     def __init__(self, *_: object) -> None:
         self.entries: list[Turn] = []
@@ -183,7 +185,7 @@ class OneByOne:
         pass
 
     def finish(self) -> list[Any]:
-        return [FAILED]
+        return [self.found]
 
 
 def header_of(parity: record.Parity | None, status: str = "ok") -> Any:
@@ -199,14 +201,13 @@ def test_the_gate_is_brief_for_all_launches_of_a_heat_or_for_none(
     monkeypatch.setattr(Driver, "_command", lambda _self, _turn, _place, brief: told.append(brief))
     passed = record.Parity(passed=True, error=0.0, bound=1e-7)
     with Driver(folder, Tools(), Told(), StopFlag()) as driver:
-        for header in (header_of(None, "failed"), header_of(passed, "failed"), header_of(None)):
-            driver._count(turns[0], header)
+        for header in (header_of(None, "failed"), header_of(passed, "failed"), header_of(None), header_of(passed)):
+            monkeypatch.setattr(OneByOne, "found", header)
+            driver.launch(turns[:1])
         driver.launch(turns[:1])
-        driver._count(turns[0], header_of(passed))
         driver.launch(turns)
-        driver._count(turns[1], header_of(passed))
         driver.launch(turns)
-    assert told == [False, False, False, True, True]
+    assert told == [*[False] * 4, True, *[False, False], *[True, True]]
 
 
 class TestUsedUp:

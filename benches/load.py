@@ -8,7 +8,7 @@ import psutil
 import torch
 
 from benches.energy import Energy, counters
-from benches.record import Load
+from benches.header import Load
 
 
 class Meter:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from benches.engines.base import Engine, Trainer
-from benches.record import Parity, ParityCheck
+from benches.header import Parity, ParityCheck
 from benches.rounding import Mean, Projection, Wire, distance, reduction_error
 from benches.workloads.data import batch_for, make_batches
 from benches.workloads.train import Workload, batch_numbers, compiled, optimizer_of

@@ -16,20 +16,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
-import pyarrow as pa
 import torch
 import torch._dynamo  # Optimizers do at first use, for two seconds: here, before ranks wait busily for each other
 
-from benches import engines, parity, provenance, rankenv, record, topology
+from benches import engines, parity, provenance, rankenv, topology
 from benches.engines.base import Trainer
 from benches.errors import UserError
+from benches.header import Block, Header, Load, Parity, Status
 from benches.host import cpu_name
 from benches.link import Link
 from benches.load import Meter
-from benches.loop import Samples, Timer
-from benches.memory import forget_peak, peak_memory_mb
+from benches.loop import Timer
+from benches.memory import forget_peak, peak_memory_mb, steady_malloc
 from benches.spec import Case, load_case, plain
 from benches.worker import PARITY_FAILED
 from benches.workloads import allreduce, datasets, emulated
@@ -62,10 +61,10 @@ class Launch:
         self.losses: list[float | None] | None = None
         self.setup_s: float | None = None
         self.ranks: list[dict[str, Any]] = []
-        self.samples: pa.Table | None = None
-        self.curve: pa.Table | None = None
-        self.blocks: list[record.Block] = []
-        self.load: list[record.Load] = []
+        self.samples: list[torch.Tensor] | None = None
+        self.curve: list[torch.Tensor] | None = None
+        self.blocks: list[Block] = []
+        self.load: list[Load] = []
         self.beside: list[str] = []
         self.site: dict[str, Any] = {}
         self.emulated: emulated.EmulatedModel | None = None
@@ -88,6 +87,7 @@ class Launch:
         workload = Workload(case, engine.device)
         trainer, twin = self._prepare()
         self._phase("parity")
+        steady_malloc(give_back=True)
         verdict = parity.check(engine, workload, trainer, twin, whole=self.options.gate == "whole")
         del twin
         if not verdict.passed:
@@ -98,6 +98,7 @@ class Launch:
         trainer.zero_grad()
         if not forget_peak(engine.device):
             self.warnings.append("peak_memory_mb holds the parity gate too: this host cannot reset the peak")
+        steady_malloc()
         torch.manual_seed(stream_seed(case.seed, 1, engine.rank))
         timer = self._time(trainer, workload)
         self._gather(timer)
@@ -175,7 +176,7 @@ class Launch:
         self.load.append(meter.read())
         if self.emulated is not None:
             self.lateness_s += step_lateness(self.emulated, self.case.block_steps, self.case.accumulation_steps)
-        self.blocks.append(record.Block(place=order["place"], parked_s=order["parked_s"]))
+        self.blocks.append(Block(place=order["place"], parked_s=order["parked_s"]))
 
     def _trace(self, step: TrainStep, timer: Timer) -> None:
         """Note the loss of the first steps, untimed: reading it waits for the device."""
@@ -197,7 +198,7 @@ class Launch:
         own["lateness_s"] = self.lateness_s if self.emulated is not None else None
         self.ranks = engine.gather_json(own)
         if timer:
-            self.samples = to_table(engine.gather(timer.samples.tensor().to(engine.device)))
+            self.samples = engine.gather(timer.samples.tensor().to(engine.device))
 
     def _measure_curve(self) -> None:
         """Time the all-reduce itself where the case asks for that; one rank has nothing to reduce. Collective."""
@@ -206,35 +207,44 @@ class Launch:
             return
         self._phase("curve")
         own = allreduce.measure(engine, most_mb).to(engine.device)
-        self.curve = allreduce.to_table(engine.gather(own))
+        self.curve = engine.gather(own)
 
-    def _write(self, trainer: Trainer, verdict: record.Parity, timer: Timer | None, status: record.Status) -> None:
+    def _write(self, trainer: Trainer, verdict: Parity, timer: Timer | None, status: Status) -> None:
         """Ask the engine for the messages of a step where steps were timed; rank 0 writes the record. Collective."""
-        out, first = self.options.out, self.engine.rank == 0
-        header = self._header(trainer, verdict, timer, status) if first else None
+        header = self._header(trainer, verdict, timer, status) if self.engine.rank == 0 else None
         if timer and self.case.trace_messages:
             if header:
-                record.write_draft(out, header, self.samples, self.curve)
+                self._write_record(header, draft=True)
             self._phase("trace")
             messages = self.engine.messages(timer.run_untimed)
             if header:
                 header.effective |= messages
         if header:
             header.duration_s = time.time() - self.started
-            record.write(out, header, self.samples, self.curve)
+            self._write_record(header)
         self.engine.barrier()
+
+    def _write_record(self, header: Header, *, draft: bool = False) -> None:
+        """Write the record, with all ranks' seconds."""
+        # Here, since it brings pyarrow (see benches.header), which is no part of a step.
+        from benches import record, tables
+
+        samples = tables.samples(self.samples) if self.samples else None
+        curve = tables.curve(self.curve) if self.curve else None
+        write = record.write_draft if draft else record.write
+        write(self.options.out, header, samples, curve)
 
     def _header(
         self,
         trainer: Trainer,
-        verdict: record.Parity,
+        verdict: Parity,
         timer: Timer | None,
-        status: record.Status,
-    ) -> record.Header:
+        status: Status,
+    ) -> Header:
         case, engine = self.case, self.engine
         gradients = [p for p in trainer.model.parameters() if p.requires_grad]
         started = datetime.datetime.fromtimestamp(self.started, datetime.timezone.utc)
-        return record.Header(
+        return Header(
             case_id=case.id,
             case=case,
             launch=self.options.launch,
@@ -264,7 +274,7 @@ class Launch:
         )
 
 
-def parity_reason(verdict: record.Parity) -> str:
+def parity_reason(verdict: Parity) -> str:
     """The failed checks in one line."""
     failed = [f"{c.name} error {c.error:.3g} > {c.bound:.3g} ({c.where})" for c in verdict.checks if not c.passed]
     return "parity: " + "; ".join(failed)
@@ -275,17 +285,6 @@ def step_lateness(model: emulated.EmulatedModel, steps: int, passes: int) -> lis
     late = model.lateness_s[-steps * passes :]
     model.lateness_s.clear()
     return [sum(late[first : first + passes]) for first in range(0, len(late), passes)]
-
-
-def to_table(parts: list[torch.Tensor]) -> pa.Table:
-    """Samples of all ranks, by rank, in the record's columns."""
-    rows = np.concatenate([part.cpu().numpy() for part in parts])
-    ranks = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
-    kinds = pa.DictionaryArray.from_arrays(record.column(rows[:, 0], pa.int8()), record.names(Samples.KINDS))
-    numbers = [ranks, *(rows[:, place] for place in range(1, 5))]
-    types = record.SAMPLE_SCHEMA.types[1:]
-    columns = [record.column(values, kind) for values, kind in zip(numbers, types, strict=True)]
-    return pa.table([kinds, *columns], schema=record.SAMPLE_SCHEMA)
 
 
 def finite(value: float) -> float | None:

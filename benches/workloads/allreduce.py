@@ -5,11 +5,8 @@ Bytes and seconds. Every size is checked against the exact sum before it is time
 
 from __future__ import annotations
 
-import numpy as np
-import pyarrow as pa
 import torch
 
-from benches import record
 from benches.engines.base import Engine
 from benches.loop import make_clock, without_collections
 
@@ -97,12 +94,3 @@ def check(tensor: torch.Tensor, rank: int, world_size: int) -> None:
 def _pattern(tensor: torch.Tensor) -> torch.Tensor:
     count = min(tensor.numel(), CHUNK)
     return torch.arange(count, device=tensor.device).remainder_(PERIOD).to(torch.float32)
-
-
-def to_table(parts: list[torch.Tensor]) -> pa.Table:
-    """Curves of all ranks, by rank, in the columns of `curve.parquet`."""
-    rows = np.concatenate([part.cpu().numpy() for part in parts])
-    ranks = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
-    numbers = [ranks, *(rows[:, place] for place in range(3))]
-    columns = [record.column(*one) for one in zip(numbers, record.CURVE_SCHEMA.types, strict=True)]
-    return pa.table(columns, schema=record.CURVE_SCHEMA)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from running import launch_case, make_case
 
-from benches import record
+from benches import record, tables
 from benches.engines.base import Engine
 from benches.workloads import allreduce
 
@@ -103,7 +103,7 @@ def test_every_size_is_timed_often_enough_and_not_for_ever(monkeypatch: pytest.M
 
 def test_the_table_says_which_rank() -> None:
     part = torch.tensor([[4.0, 0.0, 0.5], [4.0, 1.0, 0.25]], dtype=torch.float64)
-    table = allreduce.to_table([part, part * 1])
+    table = tables.curve([part, part * 1])
     assert table.schema == record.CURVE_SCHEMA
     assert table["rank"].to_pylist() == [0, 0, 1, 1]
     assert table["iteration"].to_pylist() == [0, 1, 0, 1]

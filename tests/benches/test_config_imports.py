@@ -37,8 +37,8 @@ def test_pure_packages_import_no_engine(package: str) -> None:
     assert loaded(modules, ["torch", "horovod", "hydra", "omegaconf", "mpi4py"]) == ""
 
 
-def test_a_rank_imports_no_hydra() -> None:
-    names = ["torch", "hydra", "omegaconf", "benches.config", "benches.driver"]
+def test_a_rank_imports_no_hydra_and_nothing_that_only_its_record_needs() -> None:
+    names = ["torch", "hydra", "omegaconf", "benches.config", "benches.driver", "pyarrow", "pandas"]
     assert loaded(list(RANK), names) == "torch"
 
 

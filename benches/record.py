@@ -20,6 +20,12 @@ from numpy.typing import NDArray
 from benches.header import SCHEMA_VERSION, Block, Header, Load, Parity, ParityCheck, Status
 
 __all__ = [
+    "CURVE",
+    "CURVE_SCHEMA",
+    "DRAFT",
+    "HEADER",
+    "SAMPLES",
+    "SAMPLE_SCHEMA",
     "SCHEMA_VERSION",
     "Block",
     "Header",

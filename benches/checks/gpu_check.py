@@ -24,7 +24,8 @@ from benches.driver import command_for
 from benches.errors import UserError
 from benches.folder import StudyFolder
 from benches.machine import Machine
-from benches.schedule import turns
+from benches.schedule import Turn, once
+from benches.spec import Study
 from launchers.spec import Command
 from launchers.supervise import CHECKOUT, StopFlag, interrupts, run
 from launchers.tools import Packages, Tools
@@ -59,10 +60,16 @@ def commands(words: list[str], force: bool) -> list[tuple[str, ...]]:
     return [install, (*ringduel, "run", *words)]
 
 
+def launches(study: Study) -> Iterator[Turn]:
+    """All launches of the study, for whoever reads: in the order of its contestants."""
+    for launch in range(study.launches):
+        yield from (Turn(one, launch) for one in once(study.contestants))
+
+
 def planned(resolved: Resolved) -> Iterator[Command]:
     """The command of each launch of the study."""
     folder = StudyFolder(resolved.results / resolved.study.name, resolved.study)
-    for turn in turns(resolved.study, range(resolved.study.launches)):
+    for turn in launches(resolved.study):
         out = folder.launch(turn.contestant, turn.launch)
         yield command_for(turn, folder.case_file(turn.case), out, resolved.study.rounds, Assumed())
 
@@ -102,7 +109,7 @@ def show(resolved: Resolved) -> int:
     """Print every record, then what is wrong with each. Exit status: 1 where anything is."""
     folder = StudyFolder(resolved.results / resolved.study.name, resolved.study)
     bad = False
-    for turn in turns(resolved.study, range(resolved.study.launches)):
+    for turn in launches(resolved.study):
         path = folder.launch(turn.contestant, turn.launch)
         if not (path / record.HEADER).exists():
             print(f"{turn.case.cell}: no record in {path}")

@@ -181,10 +181,11 @@ def turns(study: Study, launches: Iterable[int], only: Iterable[int] | None = No
     and contestants within a heat, are in the balanced order of `orders`: whatever one that ran just before leaves
     behind (heat, caches) meets all alike too, which matters under `relaunch`.
     """
-    chosen, seed = study.contestants if only is None else [study.contestants[index] for index in only], study.hash
+    chosen = once(study.contestants if only is None else [study.contestants[index] for index in only])
+    seed = study.hash
     for launch in launches:
         heats: dict[str, list[Turn]] = {}
-        for contestant in once(chosen):
+        for contestant in chosen:
             turn = Turn(contestant, launch)
             heats.setdefault(_heat_of(turn), []).append(turn)
         for name in _balanced(list(heats), launch, seed):

@@ -82,7 +82,7 @@ def width_line(ratios: Sequence[Estimate]) -> Line:
 def simulated(times: NDArray[np.float64], studies: int, margin: float) -> list[Line]:
     """Studies drawn from the recorded launches, that look at six launches and later, and stop when all is settled."""
     if times.shape[1] < 2:
-        return [Line("simulated studies", 0, "too few launches", "", "", False)]
+        return [Line(f"simulated studies, margin {margin:.1%}", 0, "too few launches", "", "", False)]
     enough = times.shape[1] >= ENOUGH_LAUNCHES
     draw = (simulate.bootstrap if enough else simulate.parametric)(times)
     looks = duels.make_study("s", [duels.contestant()], launches=STUDY_LAUNCHES, stop_when="verdict").looks

@@ -254,13 +254,12 @@ def advantages(found: Sequence[Measured], size: int, half_width: float, draws: i
     return np.array([advantage(costs([one.drawn(random) for one in found], size, half_width)) for _ in range(draws)])
 
 
-def lines(found: Sequence[Measured], size: int, half_width: float) -> list[Line]:
-    """The table. The whole interval of the duel's advantage must lie above 1."""
-    known = costs(found, size, half_width)
-    low, high = np.percentile(advantages(found, size, half_width), [2.5, 97.5])
-    what, told = f"duel quicker than the best other, to ±{half_width:.1%}", f"{advantage(known):.2f} times"
-    last = Line(what, min(one.n for one in known), told, f"{low:.2f} … {high:.2f}", "over 1", bool(low > 1))
-    return [*map(_line, known), last]
+def lines(found: Sequence[Cost], drawn: NDArray[np.float64], half_width: float) -> list[Line]:
+    """The table. drawn: the duel's advantages when turns are drawn anew, whose whole interval must lie above 1."""
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    what, told = f"duel quicker than the best other, to ±{half_width:.1%}", f"{advantage(found):.2f} times"
+    last = Line(what, min(one.n for one in found), told, f"{low:.2f} … {high:.2f}", "over 1", bool(low > 1))
+    return [*map(_line, found), last]
 
 
 def _line(one: Cost) -> Line:
@@ -291,7 +290,8 @@ def main(arguments: list[str] | None = None) -> int:
     def body(folder: Path, stop: StopFlag) -> list[Line]:
         size = 2 if options.quick else options.launches
         found = measure(folder, size, until, stop)
-        return lines(found, size, options.half_width)
+        drawn = advantages(found, size, options.half_width)
+        return lines(costs(found, size, options.half_width), drawn, options.half_width)
 
     return duels.main("duel-cost", options, options.minutes * 60 + GRACE_S, body)
 

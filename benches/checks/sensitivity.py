@@ -184,7 +184,7 @@ def attempt(job: Job, number: int, folder: Path, stop: StopFlag) -> Try | None:
 
 def attempts(jobs: Sequence[Job], asked: int | None, until: float, folder: Path, stop: StopFlag) -> Iterator[Try]:
     """Tries of all jobs in turn, each `asked` times or as often as its model says, until the time is up."""
-    left = {job: asked or MODELS[job.model].tries for job in jobs}
+    left = {job: wanted(job, asked) for job in jobs}
     number = 0
     while any(left.values()):
         for job in [job for job, tries in left.items() if tries]:
@@ -196,15 +196,20 @@ def attempts(jobs: Sequence[Job], asked: int | None, until: float, folder: Path,
         number += 1
 
 
+def wanted(job: Job, asked: int | None) -> int:
+    """How many tries there should be."""
+    return asked or MODELS[job.model].tries
+
+
 def line(job: Job, tries: Sequence[Try], asked: int | None = None) -> Line:
     """How many tries found it, and the time that they took. The bars are the MLP's; other models are shown.
 
     asked: tries that there should be, None: as many as the model says. Those that the time did not allow found nothing.
     """
     n, hits = len(tries), sum(one.found for one in tries)
-    judged, wanted = job.model == "mlp", asked or MODELS[job.model].tries
-    bar = f"at least {math.ceil(job.target.least * wanted)} of {wanted}" if judged else ""
-    holds = hits >= math.ceil(job.target.least * wanted) if judged else None
+    judged, least = job.model == "mlp", math.ceil(job.target.least * wanted(job, asked))
+    bar = f"at least {least} of {wanted(job, asked)}" if judged else ""
+    holds = hits >= least if judged else None
     return duels.count_line(f"{job.title}{took(tries)}", hits, n, bar, holds)
 
 

@@ -73,6 +73,17 @@ def test_the_duel_must_be_quicker_than_all_but_one_run_of_each() -> None:
         times = {"duel": duel_s, "relaunch": 100.0, "A, then B, then C": 300.0, "one run of each": 10.0}
         return [Cost(name, 8, 4, seconds, 0, 4) for name, seconds in times.items()]
 
+    def table(costs: list[Cost]) -> list[duel_cost.Line]:
+        return duel_cost.lines(costs, np.full(10, duel_cost.advantage(costs)), 0.02)
+
+    *rows, good = table(found(50.0))
+    assert good.value == "2.00 times"
+    assert good.holds
+    assert rows[-1].value == "10 s (4 blocks)"
+    assert table(found(150.0))[-1].holds is False
+    assert table(found(math.inf))[-1].holds is False
+    unknown = [Cost(one.name, 0, 0, math.inf, 0, 0) for one in found(50.0)]
+    assert table(unknown)[-1].holds is False
     assert duel_cost.advantage(found(50.0)) == 2
     assert duel_cost.advantage(found(200.0)) == 0.5
     assert duel_cost.advantage(found(math.inf)) == 0
@@ -88,13 +99,15 @@ def measured(launches: int, duel_sd: float) -> list[Measured]:
 
 @pytest.mark.parametrize(("launches", "duel_sd", "holds"), [(24, 0.005, True), (24, 0.018, False), (24, 0.04, False)])
 def test_an_advantage_that_may_be_chance_is_none(launches: int, duel_sd: float, holds: bool) -> None:
-    *rows, last = duel_cost.lines(measured(launches, duel_sd), 4, 0.02)
+    found = measured(launches, duel_sd)
+    *_, last = duel_cost.lines(duel_cost.costs(found, 4, 0.02), duel_cost.advantages(found, 4, 0.02, draws=200), 0.02)
     assert last.holds is holds
-    assert rows[-1].value.endswith(" blocks)")
 
 
 def test_no_launch_is_no_advantage() -> None:
-    assert duel_cost.lines(measured(0, 0.01), 4, 0.02)[-1].holds is False
+    found = measured(0, 0.01)
+    drawn = duel_cost.advantages(found, 4, 0.02, draws=200)
+    assert duel_cost.lines(duel_cost.costs(found, 4, 0.02), drawn, 0.02)[-1].holds is False
 
 
 def test_a_turn_is_drawn_whole() -> None:

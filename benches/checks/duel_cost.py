@@ -223,6 +223,8 @@ def t(freedom: int) -> float:
 
 def least(half: Callable[[int], float], half_width: float) -> int:
     """The least n of at least 2 whose half-width, in logarithms, is small enough; 0 where there is none."""
+    if math.isnan(half(2)):
+        return 0
     return next((n for n in range(2, MOST_N) if half(n) <= math.log1p(half_width)), 0)
 
 

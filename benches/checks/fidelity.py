@@ -9,6 +9,10 @@ environment (threads, Horovod's variables, all at their defaults); and garbage c
 hides nothing that a step does: batches, zeroing, forward, backward, reduction, update, our loop and its marks. Both
 sides share one gloo group or one background thread of Horovod, where the script's tensors have other names.
 
+How many launches a pair gets is planned in two stages (Stein 1945, Ann. Math. Statist. 16: 243): the first ones tell
+how much launches differ, and those with which the interval should be as narrow as the bars need follow. The plan sees the
+width alone, never the ratio.
+
 Memory: peak resident memory of each alone, in processes of its own under the same launcher, the largest over ranks;
 ours from after the parity gate, as in a record.
 """
@@ -18,9 +22,10 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +47,9 @@ from launchers.tools import Tools
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 120.0
 """For one launch."""
+LAUNCHES, LAUNCHES_QUICK = 6, 2
+MOST_LAUNCHES = 36
+"""Of one pair: half an hour, where its interval is too wide at first."""
 MOST_MEMORY_MB = 64.0
 SCRIPTS = {
     "local": "local.py",
@@ -52,6 +60,10 @@ SCRIPTS = {
     "horovod/mpi": "horovod_cpu.py",
 }
 """By cell, the script that a practitioner would write."""
+
+
+Blocks = dict[str, NDArray[np.float64]]
+"""Block seconds of the slowest rank in one launch, by side, shape (rounds,)."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,11 @@ class Model:
     """Bar of the point estimate, as a share of 1."""
     most_high: float
     """Bar of the upper end of the interval."""
+
+    @property
+    def half_width(self) -> float:
+        """At which the upper end holds wherever the point does, as a difference of logarithms."""
+        return math.log((1 + self.most_high) / (1 + self.most_off))
 
 
 MODELS = {
@@ -101,8 +118,8 @@ class Bench:
     def __init__(self, folder: Path, stop: StopFlag) -> None:
         self.folder, self.stop, self.tools = folder, stop, Tools()
 
-    def turns(self, pair: Pair, launch: int, rounds: int) -> dict[str, NDArray[np.float64]]:
-        """Block seconds of the slowest rank, by side, shape (rounds,)."""
+    def turns(self, pair: Pair, launch: int, rounds: int) -> Blocks:
+        """One launch in which both sides take turns."""
         out = self.folder / pair.label / str(launch)
         words = ("--rounds", str(rounds), "--launch", str(launch), "--script", str(pair.script), "--model", pair.model)
         self._start(pair, out, ("-m", "benches.checks.turns", *self._case(pair), "--out", str(out), *words))
@@ -179,39 +196,74 @@ def make_pair(cell: str, model: str) -> Pair:
     return Pair(model, compose(words).study.contestants[0].case)
 
 
-def measure(bench: Bench, pairs: list[Pair], launches: int, share: float) -> Iterator[Row | tuple[Pair, str]]:
-    """Launch all and give each pair's row, or why there is none. `share`: of the rounds of a full launch."""
-    found: dict[str, list[dict[str, NDArray[np.float64]]]] = {pair.label: [] for pair in pairs}
-    failed: dict[str, str] = {}
-    # Launches outermost, so that a slow drift of the machine meets all pairs alike.
-    for launch in range(launches):
-        for pair in pairs:
-            if pair.label in failed:
-                continue
-            rounds = max(2, 2 * round(MODELS[pair.model].rounds * share / 2))
-            try:
-                blocks = bench.turns(pair, launch, rounds)
-            except LaunchFailed as error:
-                failed[pair.label] = str(error)
-                continue
-            found[pair.label].append(blocks)
-            told = float(np.exp(np.mean(np.log(blocks["ours"] / blocks["theirs"]))))
-            print(f"launch {launch + 1} of {launches}, {pair.label}: {told:.4f}", file=sys.stderr, flush=True)
+class Launches:
+    """What pairs gave so far: the blocks of each launch, or why there are none."""
+
+    def __init__(self, bench: Bench, pairs: list[Pair], share: float) -> None:
+        self.bench, self.pairs, self.share = bench, pairs, share
+        self.found: dict[str, list[Blocks]] = {pair.label: [] for pair in pairs}
+        self.failed: dict[str, str] = {}
+
+    def extend(self, wanted: Mapping[str, int]) -> None:
+        """Start launches until each pair has as many as wanted, by label; a pair that failed gets no more."""
+        # Launches outermost, so that a slow drift of the machine meets all pairs alike.
+        for launch in range(max(wanted.values())):
+            for pair in self.pairs:
+                due = len(self.found[pair.label]) == launch < wanted[pair.label]
+                if due and pair.label not in self.failed:
+                    self._start(pair, launch, wanted[pair.label])
+
+    def planned(self, pair: Pair, most: int) -> int:
+        """Launches with which the interval should be narrow enough; not fewer than there are, and up to `most`."""
+        done = len(self.found[pair.label])
+        if pair.label in self.failed or not 2 <= done < most:
+            return done
+        needed = stats.launches_for(ratio_of(self.found[pair.label]), MODELS[pair.model].half_width)
+        return min(max(needed or most, done), most)
+
+    def _start(self, pair: Pair, launch: int, wanted: int) -> None:
+        rounds = max(2, 2 * round(MODELS[pair.model].rounds * self.share / 2))
+        try:
+            blocks = self.bench.turns(pair, launch, rounds)
+        except LaunchFailed as error:
+            self.failed[pair.label] = str(error)
+            return
+        self.found[pair.label].append(blocks)
+        told = float(np.exp(np.mean(np.log(blocks["ours"] / blocks["theirs"]))))
+        print(f"launch {launch + 1} of {wanted}, {pair.label}: {told:.4f}", file=sys.stderr, flush=True)
+
+
+def measure(
+    bench: Bench, pairs: list[Pair], launches: int, share: float, most: int
+) -> Iterator[Row | tuple[Pair, str]]:
+    """Launch all and give each pair's row, or why there is none.
+
+    launches: of each pair at first. share: of the rounds of a full launch. most: launches of a pair whose interval is
+    too wide after the first; no more than `launches` adds none.
+    """
+    done = Launches(bench, pairs, share)
+    done.extend({pair.label: launches for pair in pairs})
+    done.extend({pair.label: done.planned(pair, most) for pair in pairs})
     for pair in pairs:
-        if pair.label in failed:
-            yield pair, failed[pair.label]
+        if pair.label in done.failed:
+            yield pair, done.failed[pair.label]
             continue
         try:
-            yield row(pair, found[pair.label], (bench.ours_alone(pair), bench.theirs_alone(pair)))
+            yield row(pair, done.found[pair.label], (bench.ours_alone(pair), bench.theirs_alone(pair)))
         except LaunchFailed as error:
             yield pair, str(error)
 
 
-def row(pair: Pair, launches: list[dict[str, NDArray[np.float64]]], memory_mb: tuple[float, float]) -> Row:
-    """Reduce the blocks of a pair's launches."""
+def ratio_of(launches: list[Blocks]) -> Estimate:
+    """Our step time ÷ theirs."""
     ours, theirs = (np.array([blocks[side] for blocks in launches]) for side in ("ours", "theirs"))
-    ratio = stats.ratio_of_pairs(stats.log_ratios(ours, theirs))
-    return Row(pair, float(np.median(theirs)) / pair.case.block_steps, ratio, memory_mb)
+    return stats.ratio_of_pairs(stats.log_ratios(ours, theirs))
+
+
+def row(pair: Pair, launches: list[Blocks], memory_mb: tuple[float, float]) -> Row:
+    """Reduce the blocks of a pair's launches."""
+    theirs = np.array([blocks["theirs"] for blocks in launches])
+    return Row(pair, float(np.median(theirs)) / pair.case.block_steps, ratio_of(launches), memory_mb)
 
 
 COLUMNS = "{:13} {:9} {:>8} {:>2} {:>7} {:>16} {:>15} {:>7}  {}"
@@ -243,17 +295,27 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         prog="python -m benches.checks.fidelity", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--quick", action="store_true", help="a try: two launches, half the rounds")
-    parser.add_argument("--launches", type=int, help="launches of each pair (default: 6, quick: 2)")
+    first = f"of each pair at first (default: {LAUNCHES}, quick: {LAUNCHES_QUICK})"
+    parser.add_argument("--launches", type=int, help=first)
+    wide = f"of a pair whose interval is then too wide (default: {MOST_LAUNCHES}, quick: those at first)"
+    parser.add_argument("--most", type=int, help=wide)
     parser.add_argument("--cells", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS))
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--results", type=Path, default=Path("results/runs"), help="(default: %(default)s)")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.launches is None:
+        options.launches = LAUNCHES_QUICK if options.quick else LAUNCHES
+    if options.most is None:
+        options.most = options.launches if options.quick else MOST_LAUNCHES
+    for name in ("launches", "most"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name}={getattr(options, name)}: at least one launch is needed")
+    return options
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table. Exit status: 0 all holds (or a mere try), 1 something does not, 2 a mistake, 130 interrupted."""
     options = parse(arguments)
-    launches = options.launches or (2 if options.quick else 6)
     stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
     folder = options.results.absolute() / f"fidelity-{stamp}"
     try:
@@ -261,7 +323,8 @@ def main(arguments: list[str] | None = None) -> int:
         with machine_lock("fidelity") as others, interrupts() as stop:
             for other in others:
                 print(f"warning: study {other.study} runs on this machine; each disturbs the other", file=sys.stderr)
-            rows = list(measure(Bench(folder, stop), pairs, launches, 0.5 if options.quick else 1.0))
+            share = 0.5 if options.quick else 1.0
+            rows = list(measure(Bench(folder, stop), pairs, options.launches, share, options.most))
     except UserError as error:
         print(f"fidelity: {error}", file=sys.stderr)
         return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from analysis import stats
 from benches.checks import fidelity, turns
 from benches.spec import TRANSPORTS
 from benches.workloads.data import batch_for
@@ -125,7 +127,7 @@ def test_slowest_rank_of_each_block_counts_and_failures_are_told(
     monkeypatch.setattr(fidelity.Bench, "_start", start)
     monkeypatch.setattr(fidelity.Bench, "ours_alone", lambda *_: 300.0)
     monkeypatch.setattr(fidelity.Bench, "theirs_alone", lambda *_: 290.0)
-    good, bad = fidelity.measure(fidelity.Bench(tmp_path, StopFlag()), pairs, 2, 1.0)
+    good, bad = fidelity.measure(fidelity.Bench(tmp_path, StopFlag()), pairs, 2, 1.0, 2)
     assert isinstance(good, fidelity.Row)
     assert good.ratio.value == pytest.approx(1.5)
     assert good.ratio.n == 2
@@ -134,6 +136,76 @@ def test_slowest_rank_of_each_block_counts_and_failures_are_told(
     assert bad == (pairs[1], "rank 1: killed by SIGKILL in warmup")
     assert "failed: rank 1: killed by SIGKILL" in fidelity.show(bad)
     assert "launch 2 of 2, ddp-gloo-mlp: 1.5000" in capsys.readouterr().err
+
+
+class Dealt(fidelity.Bench):
+    """Launches whose ratios are dealt beforehand, and which of them were asked for."""
+
+    def __init__(self, ratios: dict[str, list[float]]) -> None:
+        self.ratios = ratios
+        self.asked: list[tuple[str, int]] = []
+
+    def turns(self, pair: fidelity.Pair, launch: int, rounds: int) -> fidelity.Blocks:
+        self.asked.append((pair.case.cell, launch))
+        if not self.ratios[pair.case.cell]:
+            raise fidelity.LaunchFailed("lost")
+        return {"ours": np.full(rounds, self.ratios[pair.case.cell].pop(0)), "theirs": np.ones(rounds)}
+
+    def ours_alone(self, pair: fidelity.Pair) -> float:
+        return 300.0
+
+    theirs_alone = ours_alone
+
+
+def dealt(most: int, **ratios: list[float]) -> tuple[dict[str, Any], list[tuple[str, int]]]:
+    """Rows by cell after two first launches, and what was asked for."""
+    bench = Dealt({cell.replace("_", "/"): of for cell, of in ratios.items()})
+    pairs = [fidelity.make_pair(cell, "resnet18") for cell in bench.ratios]
+    rows = fidelity.measure(bench, pairs, 2, 1.0, most)
+    found = {r.pair.case.cell if isinstance(r, fidelity.Row) else r[0].case.cell: r for r in rows}
+    return found, bench.asked
+
+
+def test_only_what_is_too_wide_gets_more_launches_and_as_many_as_planned() -> None:
+    wide = [1.01, 0.99, *[1.0] * 20]
+    found, asked = dealt(30, local=[1.0001, 1.0] * 20, ddp_gloo=wide)
+    first = fidelity.ratio_of([{"ours": np.full(2, one), "theirs": np.ones(2)} for one in (1.01, 0.99)])
+    planned = stats.launches_for(first, fidelity.MODELS["resnet18"].half_width)
+    assert planned is not None
+    assert 2 < planned < 20
+    assert (found["local"].ratio.n, found["ddp/gloo"].ratio.n) == (2, planned)
+    assert asked == [("local", 0), ("ddp/gloo", 0), ("local", 1), ("ddp/gloo", 1)] + [
+        ("ddp/gloo", launch) for launch in range(2, planned)
+    ]
+
+
+def test_the_plan_sees_the_width_and_not_the_ratio() -> None:
+    near, far = (dealt(30, local=[by * one for one in (1.01, 0.99, *[1.0] * 20)])[1] for by in (1.0, 1.1))
+    assert len(near) == len(far) > 2
+
+
+def test_launches_end_at_the_most_and_where_one_failed() -> None:
+    found, _ = dealt(4, local=[1.5, 0.5, *[1.0] * 20])
+    assert found["local"].ratio.n == 4
+    found, _ = dealt(1, local=[1.5, 0.5, *[1.0] * 20])
+    assert found["local"].ratio.n == 2
+    found, asked = dealt(9, local=[1.5, 0.5], ddp_gloo=[])
+    assert found["local"][1] == "lost"
+    assert found["ddp/gloo"][1] == "lost"
+    assert asked == [("local", 0), ("ddp/gloo", 0), ("local", 1), ("local", 2)]
+
+
+def test_where_the_width_is_reached_a_right_point_has_a_right_upper_end() -> None:
+    for model in fidelity.MODELS.values():
+        assert (1 + model.most_off) * math.exp(model.half_width) == pytest.approx(1 + model.most_high)
+
+
+@pytest.mark.parametrize("words", [["--launches", "0"], ["--most", "-3"]])
+def test_no_launches_are_refused_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        fidelity.parse(words)
+    assert ended.value.code == 2
+    assert "at least one launch is needed" in capsys.readouterr().err
 
 
 def test_a_real_launch_gives_both_sides_and_both_peaks(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ hides nothing that a step does: batches, zeroing, forward, backward, reduction, 
 sides share one gloo group or one background thread of Horovod, where the script's tensors have other names.
 
 How many launches a pair gets is planned in two stages (Stein 1945, Ann. Math. Statist. 16: 243): the first ones tell
-how much launches differ, and those with which the interval should be as narrow as the bars need follow. The plan sees the
-width alone, never the ratio.
+how much launches differ, and those with which the interval should be as narrow as the bars need follow. The plan sees
+the width alone, never the ratio.
 
 Memory: peak resident memory of each alone, in processes of its own under the same launcher, the largest over ranks;
 ours from after the parity gate, as in a record.

@@ -2,7 +2,7 @@
 # make compare-gpu   the same on every visible GPU, Horovod built with NCCL
 # make test          lint, then the tests
 # make proofs        the rest of the tests: more cells, world sizes and moments of failure; about 10 minutes
-# make fidelity      is our step as fast as a bare script's? 40 minutes, or two hours where it is noisy; ARGS=--quick
+# make fidelity      is our step as fast as a bare script's? 40 to 120 minutes, as noise is; ARGS=--quick for a try
 # make hook-cost     what our Python hook adds to a step; ARGS='study.launches=3' for a try
 # make curve-check   does our all-reduce curve over MPI agree with a bare mpi4py loop? ARGS='--max-mb 4' for a try
 # make parking       do parked contestants survive, cost nothing and disturb nobody? About 16 minutes; ARGS=--quick for a try

@@ -9,9 +9,10 @@ environment (threads, Horovod's variables, all at their defaults); and garbage c
 hides nothing that a step does: batches, zeroing, forward, backward, reduction, update, our loop and its marks. Both
 sides share one gloo group or one background thread of Horovod, where the script's tensors have other names.
 
-How many launches a pair gets is planned in two stages (Stein 1945, Ann. Math. Statist. 16: 243): the first ones tell
-how much launches differ, and those with which the interval should be as narrow as the bars need follow. The plan sees
-the width alone, never the ratio.
+How many launches a pair gets is planned in two stages, after Stein (1945, Ann. Math. Statist. 16: 243): the first ones
+tell how much launches differ, and those with which the interval should be as narrow as the bars need follow. The plan
+sees the width alone, never the ratio. The interval is the plain one of all launches, not Stein's own, and so may cover
+less than 95 %: 92.7 to 96.7 % where normal launches were simulated (spreads of 0.5 to 2.6 %, ResNet-18's bars).
 
 Memory: peak resident memory of each alone, in processes of its own under the same launcher, the largest over ranks;
 ours from after the parity gate, as in a record.
@@ -216,7 +217,8 @@ class Launches:
     def planned(self, pair: Pair, most: int) -> int:
         """Launches with which the interval should be narrow enough; not fewer than there are, and up to `most`."""
         done = len(self.found[pair.label])
-        if pair.label in self.failed or not 2 <= done < most:
+        # One launch has no interval to plan from.
+        if not 2 <= done < most:
             return done
         needed = stats.launches_for(ratio_of(self.found[pair.label]), MODELS[pair.model].half_width)
         return min(max(needed or most, done), most)

@@ -68,6 +68,34 @@ def ratio_of_pairs(log_ratios: ArrayLike, level: float = LEVEL) -> Estimate:
     return Estimate(math.exp(mean), float(low), float(high), level, n, "ratio")
 
 
+def ratio_in_two_stages(log_ratios: ArrayLike, first: int, level: float = LEVEL) -> Estimate:
+    """Like `ratio_of_pairs` where the spread of the `first` launches planned how many followed.
+
+    log_ratios: one a pair of launches, shape (n,), n ≥ first ≥ 2.
+
+    exp(mean of all ± t(first−1, (1+level)/2) · sd of the first ÷ √n), which covers at exactly `level` for normal values
+    (Stein 1945, Ann. Math. Statist. 16: 243). The interval of `ratio_of_pairs` would not: a first spread that is small
+    by chance plans few launches, of which it is then a large part.
+    """
+    array = np.asarray(log_ratios, dtype=float)
+    early = ratio_of_pairs(array[:first], level)
+    half, value = log_half(early) * math.sqrt(first / len(array)), math.exp(float(np.mean(array)))
+    return Estimate(value, value * math.exp(-half), value * math.exp(half), level, len(array), "ratio")
+
+
+def launches_in_two_stages(first: Estimate, half: float) -> int:
+    """Launches in all with which `ratio_in_two_stages` comes to ± `half`, a difference of logarithms.
+
+    first: of the first launches by `ratio_of_pairs`, with n ≥ 2.
+    """
+    return max(first.n, math.ceil(first.n * (log_half(first) / half) ** 2))
+
+
+def log_half(ratio: Estimate) -> float:
+    """Half the width of an interval that is finite, as a difference of logarithms."""
+    return math.log(ratio.high / ratio.low) / 2
+
+
 def launches_for(ratio: Estimate, half: float) -> int | None:
     """Fewest launches at which the t interval of `ratio` would come to ± `half`, a difference of logarithms.
 
@@ -76,7 +104,7 @@ def launches_for(ratio: Estimate, half: float) -> int | None:
     MOST_LAUNCHES.
     """
     quantiles = distributions.t.ppf((1 + ratio.level) / 2, np.arange(1, MOST_LAUNCHES))
-    deviation = math.log(ratio.high / ratio.low) / 2 * math.sqrt(ratio.n) / quantiles[ratio.n - 2]
+    deviation = log_half(ratio) * math.sqrt(ratio.n) / quantiles[ratio.n - 2]
     enough = np.flatnonzero(quantiles * deviation / np.sqrt(np.arange(2, MOST_LAUNCHES + 1)) <= half)
     return int(enough[0]) + 2 if len(enough) else None
 

@@ -9,10 +9,9 @@ environment (threads, Horovod's variables, all at their defaults); and garbage c
 hides nothing that a step does: batches, zeroing, forward, backward, reduction, update, our loop and its marks. Both
 sides share one gloo group or one background thread of Horovod, where the script's tensors have other names.
 
-How many launches a pair gets is planned in two stages, after Stein (1945, Ann. Math. Statist. 16: 243): the first ones
-tell how much launches differ, and those with which the interval should be as narrow as the bars need follow. The plan
-sees the width alone, never the ratio. The interval is the plain one of all launches, not Stein's own, and so may cover
-less than 95 %: 92.7 to 96.7 % where normal launches were simulated (spreads of 0.5 to 2.6 %, ResNet-18's bars).
+How many launches a pair gets is planned in two stages: the first ones tell how much launches differ, and those follow
+with which the interval is as narrow as the bars need. The plan sees the width alone, never the ratio, and the interval
+is the one that belongs to such a plan (analysis.stats.ratio_in_two_stages).
 
 Memory: peak resident memory of each alone, in processes of its own under the same launcher, the largest over ranks;
 ours from after the parity gate, as in a record.
@@ -215,13 +214,13 @@ class Launches:
                     self._start(pair, launch, wanted[pair.label])
 
     def planned(self, pair: Pair, most: int) -> int:
-        """Launches with which the interval should be narrow enough; not fewer than there are, and up to `most`."""
+        """Launches with which the interval is narrow enough; not fewer than there are, and up to `most`."""
         done = len(self.found[pair.label])
         # One launch has no interval to plan from.
         if not 2 <= done < most:
             return done
-        needed = stats.launches_for(ratio_of(self.found[pair.label]), MODELS[pair.model].half_width)
-        return min(max(needed or most, done), most)
+        first = ratio_of(self.found[pair.label], done)
+        return min(stats.launches_in_two_stages(first, MODELS[pair.model].half_width), most)
 
     def _start(self, pair: Pair, launch: int, wanted: int) -> None:
         rounds = max(2, 2 * round(MODELS[pair.model].rounds * self.share / 2))
@@ -251,21 +250,23 @@ def measure(
             yield pair, done.failed[pair.label]
             continue
         try:
-            yield row(pair, done.found[pair.label], (bench.ours_alone(pair), bench.theirs_alone(pair)))
+            yield row(pair, done.found[pair.label], launches, (bench.ours_alone(pair), bench.theirs_alone(pair)))
         except LaunchFailed as error:
             yield pair, str(error)
 
 
-def ratio_of(launches: list[Blocks]) -> Estimate:
-    """Our step time ÷ theirs."""
+def ratio_of(launches: list[Blocks], first: int) -> Estimate:
+    """Our step time ÷ theirs. first: launches by which the number of all was planned."""
     ours, theirs = (np.array([blocks[side] for blocks in launches]) for side in ("ours", "theirs"))
-    return stats.ratio_of_pairs(stats.log_ratios(ours, theirs))
+    logs = stats.log_ratios(ours, theirs)
+    return stats.ratio_in_two_stages(logs, first) if len(logs) > first else stats.ratio_of_pairs(logs)
 
 
-def row(pair: Pair, launches: list[Blocks], memory_mb: tuple[float, float]) -> Row:
-    """Reduce the blocks of a pair's launches."""
+def row(pair: Pair, launches: list[Blocks], first: int, memory_mb: tuple[float, float]) -> Row:
+    """Reduce the blocks of a pair's launches; first: launches by which their number was planned."""
     theirs = np.array([blocks["theirs"] for blocks in launches])
-    return Row(pair, float(np.median(theirs)) / pair.case.block_steps, ratio_of(launches), memory_mb)
+    step_s = float(np.median(theirs)) / pair.case.block_steps
+    return Row(pair, step_s, ratio_of(launches, first), memory_mb)
 
 
 COLUMNS = "{:13} {:9} {:>8} {:>2} {:>7} {:>16} {:>15} {:>7}  {}"

@@ -216,3 +216,37 @@ def test_launches_for_is_the_first_number_whose_interval_is_narrow_enough(logs: 
 
 def test_beyond_what_is_advice_there_is_no_number() -> None:
     assert stats.launches_for(stats.ratio_of_pairs([0.0, 0.2, -0.2]), 1e-4) is None
+
+
+@given(st.lists(st.floats(-0.2, 0.2), min_size=3, max_size=8).filter(lambda logs: np.std(logs[:3]) > 1e-3))
+def test_with_as_many_launches_as_planned_the_interval_is_as_wide_as_planned(logs: list[float]) -> None:
+    first = stats.ratio_of_pairs(logs[:3])
+    half = stats.log_half(first) / 3
+    planned = stats.launches_in_two_stages(first, half)
+    assert planned == pytest.approx(27, abs=1)
+    # Whatever the launches that follow are.
+    following = np.resize(logs, planned - 3)
+    assert stats.log_half(stats.ratio_in_two_stages([*logs[:3], *following], 3)) <= half * (1 + 1e-9)
+
+
+def test_a_planned_interval_covers_as_often_as_it_says_and_the_plain_one_does_not() -> None:
+    random, half = np.random.default_rng(3), 0.01
+    covered = {"two stages": 0, "plain": 0}
+    for _ in range(4000):
+        logs = random.normal(0, 0.019, 2000)
+        planned = stats.launches_in_two_stages(stats.ratio_of_pairs(logs[:4]), half)
+        assert planned < len(logs)
+        of_both = stats.ratio_in_two_stages(logs[:planned], 4), stats.ratio_of_pairs(logs[:planned])
+        for name, ratio in zip(covered, of_both, strict=True):
+            covered[name] += ratio.low <= 1 <= ratio.high
+    # Three standard deviations of 4,000 draws: 1 %.
+    assert abs(covered["two stages"] / 4000 - 0.95) < 0.0104
+    assert covered["plain"] / 4000 < 0.935
+
+
+def test_without_more_than_the_first_launches_both_intervals_are_one() -> None:
+    planned, plain = (
+        of([0.01, -0.02, 0.03]) for of in (lambda logs: stats.ratio_in_two_stages(logs, 3), stats.ratio_of_pairs)
+    )
+    assert (planned.n, planned.level) == (plain.n, plain.level)
+    assert (planned.value, planned.low, planned.high) == pytest.approx((plain.value, plain.low, plain.high))

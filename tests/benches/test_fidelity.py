@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 def row(ours: list[float], theirs: list[float], model: str = "resnet18", memory: tuple[float, float] = (500.0, 480.0)):
     """A row of launches of two blocks each."""
     launches = [{"ours": np.full(2, a), "theirs": np.full(2, b)} for a, b in zip(ours, theirs, strict=True)]
-    return fidelity.row(fidelity.make_pair("local", model), launches, memory)
+    return fidelity.row(fidelity.make_pair("local", model), launches, len(launches), memory)
 
 
 def test_every_cell_of_the_cpu_has_a_script() -> None:
@@ -167,12 +167,13 @@ def dealt(most: int, **ratios: list[float]) -> tuple[dict[str, Any], list[tuple[
 
 
 def test_only_what_is_too_wide_gets_more_launches_and_as_many_as_planned() -> None:
-    wide = [1.01, 0.99, *[1.0] * 20]
+    wide = [1.002, 0.998, *[1.0] * 20]
     found, asked = dealt(30, local=[1.0001, 1.0] * 20, ddp_gloo=wide)
-    first = fidelity.ratio_of([{"ours": np.full(2, one), "theirs": np.ones(2)} for one in (1.01, 0.99)])
-    planned = stats.launches_for(first, fidelity.MODELS["resnet18"].half_width)
-    assert planned is not None
+    first = fidelity.ratio_of([{"ours": np.full(2, one), "theirs": np.ones(2)} for one in (1.002, 0.998)], 2)
+    half = fidelity.MODELS["resnet18"].half_width
+    planned = stats.launches_in_two_stages(first, half)
     assert 2 < planned < 20
+    assert stats.log_half(found["ddp/gloo"].ratio) <= half
     assert (found["local"].ratio.n, found["ddp/gloo"].ratio.n) == (2, planned)
     assert asked == [("local", 0), ("ddp/gloo", 0), ("local", 1), ("ddp/gloo", 1)] + [
         ("ddp/gloo", launch) for launch in range(2, planned)
@@ -180,7 +181,7 @@ def test_only_what_is_too_wide_gets_more_launches_and_as_many_as_planned() -> No
 
 
 def test_the_plan_sees_the_width_and_not_the_ratio() -> None:
-    near, far = (dealt(30, local=[by * one for one in (1.01, 0.99, *[1.0] * 20)])[1] for by in (1.0, 1.1))
+    near, far = (dealt(30, local=[by * one for one in (1.002, 0.998, *[1.0] * 20)])[1] for by in (1.0, 1.1))
     assert len(near) == len(far) > 2
 
 

@@ -76,8 +76,10 @@ def change(ratio: float) -> str:
 
 
 def half_width(share: float) -> str:
-    """`±0.4 %`."""
-    return f"±{_percent(share * 100)} %" if math.isfinite(share) else "without interval"
+    """`±0.4 %`, `a factor of 53`."""
+    if not math.isfinite(share):
+        return "without interval"
+    return f"±{_percent(share * 100)} %" if share < 1 else f"a factor of {significant(1 + share, 2)}"
 
 
 def interval(ratio: Estimate) -> str:

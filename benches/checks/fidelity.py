@@ -10,8 +10,9 @@ hides nothing that a step does: batches, zeroing, forward, backward, reduction, 
 sides share one gloo group or one background thread of Horovod, where the script's tensors have other names.
 
 How many launches a pair gets is planned in two stages: the first ones tell how much launches differ, and those follow
-with which the interval is as narrow as the bars need. The plan sees the width alone, never the ratio, and the interval
-is the one that belongs to such a plan (analysis.stats.ratio_in_two_stages).
+with which a pair of equal speed holds its bars 19 times in 20. The plan sees the width alone, never the ratio, and the
+interval is the one that belongs to such a plan (analysis.stats.ratio_in_two_stages). `--records` goes on with what an
+earlier run left, by the same plan.
 
 Memory: peak resident memory of each alone, in processes of its own under the same launcher, the largest over ranks;
 ours from after the parity gate, as in a record.
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import math
 import secrets
@@ -31,6 +33,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats as distributions
+from scipy.optimize import brentq
 
 from analysis import stats
 from analysis.estimate import Estimate
@@ -81,10 +85,17 @@ class Model:
     most_high: float
     """Bar of the upper end of the interval."""
 
-    @property
-    def half_width(self) -> float:
-        """At which the upper end holds wherever the point does, as a difference of logarithms."""
-        return math.log((1 + self.most_high) / (1 + self.most_off))
+    def half_width(self, first: int) -> float:
+        """Of an interval planned by `first` launches, as a difference of logarithms: the widest with which a pair of
+        equal speed holds both bars with probability stats.LEVEL."""
+        # Stein (1945): the mean of all, in units of half ÷ quantile, has Student's t with first − 1 degrees of freedom.
+        t = distributions.t(first - 1)
+        quantile, off, high = t.ppf((1 + stats.LEVEL) / 2), math.log1p(self.most_off), math.log1p(self.most_high)
+
+        def missing(half: float) -> float:
+            return float(stats.LEVEL - t.cdf(min(off, high - half) * quantile / half) + t.cdf(-off * quantile / half))
+
+        return float(brentq(missing, high * 1e-3, high))
 
 
 MODELS = {
@@ -109,6 +120,12 @@ class Pair:
         return f"{self.case.cell.replace('/', '-')}-{self.model}"
 
 
+def blocks_of(path: Path) -> Blocks:
+    """The blocks in a launch's own file."""
+    found = json.loads(path.read_text())
+    return {side: np.array(blocks).max(axis=1) for side, blocks in found.items()}
+
+
 class LaunchFailed(Exception):
     """Why a launch gave no numbers, in one line."""
 
@@ -121,26 +138,33 @@ class Bench:
 
     def turns(self, pair: Pair, launch: int, rounds: int) -> Blocks:
         """One launch in which both sides take turns."""
-        out = self.folder / pair.label / str(launch)
+        out = self._place(pair) / str(launch)
         words = ("--rounds", str(rounds), "--launch", str(launch), "--script", str(pair.script), "--model", pair.model)
         self._start(pair, out, ("-m", "benches.checks.turns", *self._case(pair), "--out", str(out), *words))
-        found = json.loads((out / TURNS).read_text())
-        return {side: np.array(blocks).max(axis=1) for side, blocks in found.items()}
+        return blocks_of(out / TURNS)
+
+    def left(self, pair: Pair) -> list[Blocks]:
+        """What an earlier run left of a pair: its launches up to the first that gave no numbers."""
+        paths = (self._place(pair) / str(launch) / TURNS for launch in itertools.count())
+        return [blocks_of(path) for path in itertools.takewhile(Path.exists, paths)]
 
     def ours_alone(self, pair: Pair) -> float:
         """Peak memory of our worker, of the rank that has most, in MiB."""
-        out = self.folder / pair.label / "ours-alone"
+        out = self._place(pair) / "ours-alone"
         self._start(pair, out, ("-m", "benches.worker", *self._case(pair), "--out", str(out), "--rounds", "1"))
         return max(record.read(out).peak_memory_mb)
 
     def theirs_alone(self, pair: Pair) -> float:
         """Peak memory of the script, of the rank that has most, in MiB."""
-        out = self.folder / pair.label / "theirs-alone"
+        out = self._place(pair) / "theirs-alone"
         self._start(pair, out, (str(HERE / "alone.py"), str(out), str(pair.script), pair.model))
         peaks = [float(path.read_text()) for path in out.glob("peak*")]
         if len(peaks) != pair.case.cluster.world_size:
             raise LaunchFailed(f"{len(peaks)} peaks of memory from {pair.case.cluster.world_size} ranks")
         return max(peaks)
+
+    def _place(self, pair: Pair) -> Path:
+        return self.folder / pair.label
 
     def _case(self, pair: Pair) -> tuple[str]:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -150,6 +174,9 @@ class Bench:
 
     def _start(self, pair: Pair, out: Path, args: tuple[str, ...]) -> None:
         """Run one set of ranks to its end. Raises LaunchFailed, or KeyboardInterrupt where it was interrupted."""
+        if out.exists():
+            # An earlier run left it without numbers.
+            out.rename(out.with_name(f"{out.name}-{secrets.token_hex(4)}"))
         out.mkdir(parents=True)
         command = driver.start_ranks(pair.case, args, self.tools)
         (out / "command.sh").write_text(command.text() + "\n")
@@ -198,11 +225,14 @@ def make_pair(cell: str, model: str) -> Pair:
 
 
 class Launches:
-    """What pairs gave so far: the blocks of each launch, or why there are none."""
+    """What pairs gave so far, in an earlier run too: the blocks of each launch, or why there are none.
+
+    Raises UserError where the earlier run's launches are not like these.
+    """
 
     def __init__(self, bench: Bench, pairs: list[Pair], share: float) -> None:
         self.bench, self.pairs, self.share = bench, pairs, share
-        self.found: dict[str, list[Blocks]] = {pair.label: [] for pair in pairs}
+        self.found = {pair.label: self._left(pair) for pair in pairs}
         self.failed: dict[str, str] = {}
 
     def extend(self, wanted: Mapping[str, int]) -> None:
@@ -214,19 +244,28 @@ class Launches:
                 if due and pair.label not in self.failed:
                     self._start(pair, launch, wanted[pair.label])
 
-    def planned(self, pair: Pair, most: int) -> int:
-        """Launches with which the interval is narrow enough; not fewer than there are, and up to `most`."""
-        done = len(self.found[pair.label])
-        # One launch has no interval to plan from.
-        if not 2 <= done < most:
-            return done
-        first = ratio_of(self.found[pair.label], done)
-        return min(stats.launches_in_two_stages(first, MODELS[pair.model].half_width), most)
+    def planned(self, pair: Pair, first: int, most: int) -> int:
+        """Launches with which the interval is narrow enough by the `first`; no fewer than those, up to `most`."""
+        early = self.found[pair.label][:first]
+        # One launch has no interval to plan from, and of a pair that failed there are fewer.
+        if not 2 <= first <= len(early) or most <= first:
+            return first
+        half = MODELS[pair.model].half_width(first)
+        return min(stats.launches_in_two_stages(ratio_of(early, first), half), most)
+
+    def _rounds(self, pair: Pair) -> int:
+        return max(2, 2 * round(MODELS[pair.model].rounds * self.share / 2))
+
+    def _left(self, pair: Pair) -> list[Blocks]:
+        found = self.bench.left(pair)
+        if wrong := {len(blocks) for launch in found for blocks in launch.values()} - {self._rounds(pair)}:
+            text = f"launches of {', '.join(map(str, sorted(wrong)))} rounds, these have {self._rounds(pair)}"
+            raise UserError(f"{self.bench.folder}: {pair.label} has {text}; start anew")
+        return found
 
     def _start(self, pair: Pair, launch: int, wanted: int) -> None:
-        rounds = max(2, 2 * round(MODELS[pair.model].rounds * self.share / 2))
         try:
-            blocks = self.bench.turns(pair, launch, rounds)
+            blocks = self.bench.turns(pair, launch, self._rounds(pair))
         except LaunchFailed as error:
             self.failed[pair.label] = str(error)
             return
@@ -245,7 +284,7 @@ def measure(
     """
     done = Launches(bench, pairs, share)
     done.extend({pair.label: launches for pair in pairs})
-    done.extend({pair.label: done.planned(pair, most) for pair in pairs})
+    done.extend({pair.label: done.planned(pair, launches, most) for pair in pairs})
     for pair in pairs:
         if pair.label in done.failed:
             yield pair, done.failed[pair.label]
@@ -305,6 +344,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--most", type=int, help=wide)
     parser.add_argument("--cells", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS))
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--records", type=Path, metavar="FOLDER", help="go on with what an earlier run left there")
     parser.add_argument("--results", type=Path, default=Path("results/runs"), help="(default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.launches is None:
@@ -321,8 +361,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the table. Exit status: 0 all holds (or a mere try), 1 something does not, 2 a mistake, 130 interrupted."""
     options = parse(arguments)
     stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
-    folder = options.results.absolute() / f"fidelity-{stamp}"
+    folder = (options.records or options.results / f"fidelity-{stamp}").absolute()
     try:
+        if options.records and not folder.is_dir():
+            raise UserError(f"--records {options.records}: no such folder")
         pairs = [make_pair(cell, model) for cell in options.cells for model in options.models]
         with machine_lock("fidelity") as others, interrupts() as stop:
             for other in others:

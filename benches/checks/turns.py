@@ -61,7 +61,10 @@ class Turns(Launch):
         ranks = self.engine.gather_json(found)
         if self.engine.rank == 0:
             blocks = {side: list(zip(*(one[side] for one in ranks), strict=True)) for side in SIDES}
-            (self.options.out / TURNS).write_text(json.dumps(blocks))
+            # Whole or not there, for a run that goes on with what is there.
+            temporary = self.options.out / f"{TURNS}.tmp"
+            temporary.write_text(json.dumps(blocks))
+            temporary.replace(self.options.out / TURNS)
 
 
 def order(launch: int, block: int) -> tuple[str, ...]:

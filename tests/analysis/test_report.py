@@ -303,6 +303,13 @@ def test_changes_in_words(ratio: float, said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("share", "said"), [(0.004, "±0.4 %"), (0.5, "±50 %"), (52.0, "a factor of 53"), (float("inf"), "without interval")]
+)
+def test_half_widths_are_said_as_what_they_are(share: float, said: str) -> None:
+    assert words.half_width(share) == said
+
+
+@pytest.mark.parametrize(
     ("value", "said"),
     [(0.012345, "0.0123"), (9.999, "10.0"), (123.4, "123"), (26475, "26500"), (0, "0"), (0.99951, "1.00")],
 )

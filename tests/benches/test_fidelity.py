@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from scipy import stats as distributions
 
 from analysis import stats
 from benches.checks import fidelity, turns
 from benches.spec import TRANSPORTS
 from benches.workloads.data import batch_for
 from benches.workloads.train import bare_model
-from launchers.supervise import StopFlag
+from launchers.supervise import Outcome, StopFlag
 
 BARE = sorted((fidelity.HERE / "bare").glob("*.py"))
 CPU = torch.device("cpu")
@@ -151,6 +153,9 @@ class Dealt(fidelity.Bench):
             raise fidelity.LaunchFailed("lost")
         return {"ours": np.full(rounds, self.ratios[pair.case.cell].pop(0)), "theirs": np.ones(rounds)}
 
+    def left(self, pair: fidelity.Pair) -> list[fidelity.Blocks]:
+        return []
+
     def ours_alone(self, pair: fidelity.Pair) -> float:
         return 300.0
 
@@ -170,7 +175,7 @@ def test_only_what_is_too_wide_gets_more_launches_and_as_many_as_planned() -> No
     wide = [1.002, 0.998, *[1.0] * 20]
     found, asked = dealt(30, local=[1.0001, 1.0] * 20, ddp_gloo=wide)
     first = fidelity.ratio_of([{"ours": np.full(2, one), "theirs": np.ones(2)} for one in (1.002, 0.998)], 2)
-    half = fidelity.MODELS["resnet18"].half_width
+    half = fidelity.MODELS["resnet18"].half_width(2)
     planned = stats.launches_in_two_stages(first, half)
     assert 2 < planned < 20
     assert stats.log_half(found["ddp/gloo"].ratio) <= half
@@ -196,9 +201,55 @@ def test_launches_end_at_the_most_and_where_one_failed() -> None:
     assert asked == [("local", 0), ("ddp/gloo", 0), ("local", 1), ("local", 2)]
 
 
-def test_where_the_width_is_reached_a_right_point_has_a_right_upper_end() -> None:
-    for model in fidelity.MODELS.values():
-        assert (1 + model.most_off) * math.exp(model.half_width) == pytest.approx(1 + model.most_high)
+@pytest.mark.parametrize("model", fidelity.MODELS.values(), ids=fidelity.MODELS)
+@pytest.mark.parametrize("first", [3, 6, 12])
+def test_with_the_planned_width_19_of_20_equal_pairs_hold(model: fidelity.Model, first: int) -> None:
+    draws = 40_000
+    half = model.half_width(first)
+    # Stein's pivot: the mean of all, in units of half the width ÷ quantile, has Student's t.
+    of_t = distributions.t(first - 1)
+    mean = of_t.rvs(draws, random_state=1) * half / of_t.ppf(0.975)
+    holds = (abs(mean) <= math.log1p(model.most_off)) & (mean + half < math.log1p(model.most_high))
+    assert holds.mean() == pytest.approx(0.95, abs=0.004)
+
+
+def test_a_run_goes_on_with_what_an_earlier_one_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[str] = []
+
+    def start(self: fidelity.Bench, pair: fidelity.Pair, out: Path, args: tuple[str, ...]) -> None:
+        started.append(out.name)
+        out.mkdir(parents=True)
+        if "--rounds" in args and "benches.checks.turns" in args:
+            (out / "turns.json").write_text(json.dumps({side: [[1.0, 1.0]] * 60 for side in ("ours", "theirs")}))
+
+    monkeypatch.setattr(fidelity.Bench, "_start", start)
+    monkeypatch.setattr(fidelity.Bench, "ours_alone", lambda *_: 300.0)
+    monkeypatch.setattr(fidelity.Bench, "theirs_alone", lambda *_: 300.0)
+    words = ["--cells", "local", "--models", "mlp", "--quick", "--records", str(tmp_path)]
+    assert fidelity.main([*words, "--launches", "2"]) == 0
+    assert fidelity.main([*words, "--launches", "3"]) == 0
+    assert started == ["0", "1", "2"]
+    assert "1.0000" in capsys.readouterr().out
+    assert fidelity.main([word for word in words if word != "--quick"]) == 2
+    assert "local-mlp has launches of 60 rounds, these have 120; start anew" in capsys.readouterr().err
+    assert fidelity.main(["--records", str(tmp_path / "none")]) == 2
+    assert "none: no such folder" in capsys.readouterr().err
+
+
+def test_a_launch_without_numbers_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "local-mlp" / "0"
+    broken.mkdir(parents=True)
+    (broken / "command.sh").write_text("earlier")
+    monkeypatch.setattr(fidelity, "run", lambda *_, **__: Outcome("failed", "lost", 1, 0.1))
+    bench, pair = fidelity.Bench(tmp_path, StopFlag()), fidelity.make_pair("local", "mlp")
+    assert bench.left(pair) == []
+    with pytest.raises(fidelity.LaunchFailed, match="lost"):
+        bench.turns(pair, 0, 2)
+    (aside,) = broken.parent.glob("0-*")
+    assert (aside / "command.sh").read_text() == "earlier"
+    assert "benches.checks.turns" in (broken / "command.sh").read_text()
 
 
 @pytest.mark.parametrize("words", [["--launches", "0"], ["--most", "-3"]])

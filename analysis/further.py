@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import headline, stats, summary
+from analysis.compare import Comparison
 from analysis.launch import MAIN, stage
 from analysis.rows import Row, Summary
 from analysis.table import Records
@@ -61,12 +62,19 @@ def _next_look(found: Summary, done: int) -> Further | None:
     if _missing(found, able, range(before, reached)):
         return Further(able, range(before, reached), f"on to {reached} launches, after which the study is judged")
     later = [look for look in study.looks if look > reached]
-    open_ = [c for c in found.comparisons if not stats.settled([c.ratio], study.stop_when, study.margin)]
-    if not (later and open_ and able):
+    undecided = [c for c in found.comparisons if not stats.settled([c.ratio], study.stop_when, study.margin)]
+    open_ = [c for c in undecided if _may_change(found, c, able)]
+    if not (later and open_):
         return None
     still = "inconclusive" if study.stop_when == "verdict" else f"wider than ±{float(study.stop_when) * 100:g} %"
     why = f"after {reached} launches {len(open_)} of {len(found.comparisons)} comparisons are {still}: on to {later[0]}"
     return Further(able, range(reached, later[0]), why)
+
+
+def _may_change(found: Summary, comparison: Comparison, able: tuple[int, ...]) -> bool:
+    """Whether further launches of `able` say more of both sides; a copy stands for its original in another heat."""
+    cases = {found.at(place).case_id for place in able}
+    return all(found.at(place).case_id in cases for place in (comparison.a, comparison.b))
 
 
 def _again(found: Summary, done: int) -> Iterator[Further]:

@@ -72,7 +72,7 @@ class Agent:
     def _join(self) -> None:
         try:
             self.driver = join(self.out, rankenv.rank())
-        except (OSError, ValueError, AuthenticationError) as error:
+        except (OSError, EOFError, ValueError, AuthenticationError) as error:
             self._give_up(f"the driver of this launch does not answer: {error}")
 
     def _look(self) -> None:

@@ -45,6 +45,8 @@ class Driver:
         self.failures: Counter[str] = Counter()
         self.gated: set[str] = set()
         """Keys of the contestants of which a launch has passed the whole parity gate under this driver."""
+        self.begun: set[str] = set()
+        """Keys of the contestants whose last launch was told to run a block."""
         self.control = Control()
         self.site = Site(self.study, progress.told, slurm)
         self.deadline = time.monotonic() + (self.study.budget_s or math.inf)
@@ -102,7 +104,7 @@ class Driver:
     def _heat(self, heat: list[Turn]) -> None:
         for turn, header in zip(heat, self.launch(heat), strict=False):  # an early end leaves some unstarted
             tries = self.study.retries
-            crowded_out = header.status == "failed" and not header.blocks and len(heat) > 1 and _wants_room(header)
+            crowded_out = len(heat) > 1 and turn.contestant.key not in self.begun and _wants_room(header)
             if crowded_out and not self._over():
                 self.progress.told(f"{turn.contestant.name}: {header.reason}; it runs again alone")
                 tries += 1
@@ -138,6 +140,8 @@ class Driver:
                 heat.run(orders(len(started), self.study.rounds, f"{self.study.hash} {started[0].launch}"))
                 found |= {id(turn): header for turn, header in zip(started, heat.finish(), strict=True)}
                 self.gated |= {turn.contestant.key for turn in started if _passed(found[id(turn)])}
+                self.begun -= {turn.contestant.key for turn in started}
+                self.begun |= {entry.turn.contestant.key for entry in heat.entries if entry.blocks}
             left = [] if self._over() else rest
             if left:
                 names = ", ".join(turn.contestant.name for turn in left)
@@ -187,7 +191,7 @@ def cores() -> int:
 
 
 def _wants_room(header: record.Header) -> bool:
-    return any(sign in (header.reason or "") for sign in OWN_HEAT)
+    return header.status == "failed" and any(sign in (header.reason or "") for sign in OWN_HEAT)
 
 
 def command_for(

@@ -14,6 +14,8 @@ from launchers.spec import Command
 from launchers.supervise import Outcome
 
 LOG_TAIL_LINES = 25
+COMPLAINT_S = 0.5
+"""A launcher takes longer to take its job down: Open MPI gives a process 1 s between SIGTERM and SIGKILL."""
 
 
 def bad_exits(out: Path) -> list[dict[str, Any]]:
@@ -30,12 +32,13 @@ def bad_exits(out: Path) -> list[dict[str, Any]]:
 def lost_rank(out: Path, rank: int | None, phase: str | None, at: float) -> str | None:
     """One line on a rank whose agent left without a note of the rank's end; None where that is not so.
 
-    at: when that was, seconds since the epoch. A rank that had ended badly before is the cause: its launcher took the
-    others down.
+    at: when that was heard, seconds since the epoch. A rank that had ended badly before is the cause: its launcher took
+    the others down. Not so one that complained just before: a rank that goes with its agent is missed by the others at
+    once, and the driver may hear of it a little later.
     """
     if rank is None or (out / "exits" / f"rank{rank}.json").exists():
         return None
-    if any(one["at"] <= at for one in bad_exits(out)):
+    if any(one["at"] <= at - (0.0 if one["signal"] else COMPLAINT_S) for one in bad_exits(out)):
         return None
     return f"rank {rank}: its agent is gone in {phase or 'start-up'}"
 
@@ -68,7 +71,7 @@ def failed_header(
     status = outcome.status if outcome.status != "ok" else "failed"
     cause = lost or failed_rank(out)
     reason = outcome.reason or cause or "the launcher ended well but no rank wrote a record"
-    if outcome.status == "failed":
+    if outcome.status == "failed" and not outcome.launcher_killed:
         reason = cause or reason
     return record.Header(
         case_id=turn.case.id,

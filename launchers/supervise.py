@@ -46,6 +46,8 @@ class Outcome:
     """The launcher's exit status; negative: the signal that ended it."""
     duration_s: float
     """From the start until nothing was left."""
+    launcher_killed: bool = False
+    """By a signal that was not ours: whatever else was seen of the launch came of that."""
 
 
 @dataclass
@@ -209,12 +211,14 @@ class Launch:
     def _finish(self, code: int) -> None:
         stuck = _kill(self.token)
         self._socket.close()
-        reason = self._cause[1] if self._cause else self.check() or _describe(code)
-        status = self._cause[0] if self._cause else "failed" if reason else "ok"
+        killed = code < 0 and self._told is None
+        cause = None if killed else self._cause
+        reason = cause[1] if cause else _describe(code) if killed else self.check() or _describe(code)
+        status = cause[0] if cause else "failed" if reason else "ok"
         if stuck:
             status, reason = "failed", f"{reason or 'done'}, but processes {stuck} do not end, not even by SIGKILL"
         self.ended_at = time.monotonic()
-        self.outcome = Outcome(status, reason, code, self.ended_at - self._started)
+        self.outcome = Outcome(status, reason, code, self.ended_at - self._started, killed)
 
 
 def run(

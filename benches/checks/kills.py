@@ -47,6 +47,14 @@ TRIAL_S = 180.0
 ROUNDS = 12
 LAUNCHES = 2
 LIMIT_S = 3600.0
+FINISHED = "run again, it finished"
+REASONS = {
+    "rank": r"rank \d+: killed by SIGKILL in timing",
+    "agent": r"rank \d+: its agent is gone in timing",
+    "launcher": "the launcher was killed by SIGKILL",
+    "driver": FINISHED,
+}
+"""What must be told of a kill, by role; of a driver, which cannot tell, by the next one."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +156,7 @@ class Trial:
         """What the records say of the kill."""
         failed = [header for _, header in self._headers() if header.status != "ok"]
         if self.kill.role == "driver":
-            return "run again, it finished" if not failed else f"run again: {failed[0].reason}"
+            return FINISHED if not failed else f"run again: {failed[0].reason}"
         return next((str(header.reason) for header in failed if header.case.cell == self.kill.victim), "")
 
     def _at_the_end(self, code: int | None) -> Iterator[str]:
@@ -162,8 +170,8 @@ class Trial:
             yield f"left at the end: {left}"
         sound = sum(header.status == "ok" for path, header in self._headers() if "aside" not in path.parts)
         wanted = 2 * LAUNCHES - (self.kill.role != "driver")
-        if not tells(self.told()):
-            yield "no record tells of it"
+        if not tells(self.kill.role, self.told()):
+            yield f"no record tells of it: {self.told() or 'nothing'}"
         if sound < wanted:
             yield f"only {sound} of {2 * LAUNCHES} launches ended well"
 
@@ -227,9 +235,9 @@ class Trial:
         return found
 
 
-def tells(reason: str) -> bool:
-    """Whether a record's reason is the kill; SIGTERM is what launchers then send to the ranks that are left."""
-    return bool(reason) and signal.SIGTERM.name not in reason
+def tells(role: str, reason: str) -> bool:
+    """Whether a record's reason is the kill, and not what came of it at the ranks that are left."""
+    return bool(re.fullmatch(REASONS[role], reason))
 
 
 @dataclass(frozen=True)

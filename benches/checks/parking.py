@@ -40,6 +40,8 @@ from launchers.supervise import StopFlag
 
 MOST_SHARE = 0.005
 """Of one core, for all processes of a parked contestant together."""
+LEAST_LAUNCHES = 6
+"""Of (c) and (d); fewer fail."""
 MOST_OFF = 0.02
 """Bar of (c), for the whole interval."""
 FIRST = {"mlp": 20, "resnet18_64": 5}
@@ -139,28 +141,34 @@ def beside(folder: Path, plan: Plan, stop: StopFlag) -> list[Line]:
     contestants = [duels.contestant(cell) for cell in duels.CELLS]
     study = duels.make_study("beside", contestants, launches=plan.launches, rounds=4 * plan.outer)
     study_folder = open_study(study, folder)
+    kept: list[int] = []
     with Control() as control:
         for launch in range(plan.launches):
             if not stop.is_set():
                 duels.say(f"alone, beside three, alone: launch {launch + 1} of {plan.launches}")
-                _phases(study_folder, control, [Turn(one, launch) for one in contestants], plan.outer, stop)
-    values = company(duels.step_times(study_folder.path)[0], plan.outer)
+                turns = [Turn(one, launch) for one in contestants]
+                kept += [launch] if _phases(study_folder, control, turns, plan.outer, stop) else []
+    times = duels.step_times(study_folder.path)[0]
+    values = company(times[[launch for launch in kept if launch < len(times)]], plan.outer)
     bar = f"within ±{MOST_OFF:.0%}"
     what = f"(c) {contestants[0].name} beside three ÷ alone"
     return [_judged(what, values, bar, MOST_OFF)]
 
 
-def _phases(folder: StudyFolder, control: Control, turns: Sequence[Turn], outer: int, stop: StopFlag) -> None:
+def _phases(folder: StudyFolder, control: Control, turns: Sequence[Turn], outer: int, stop: StopFlag) -> bool:
+    """One launch of (c); whether the others were there, and stopped, to the end of the middle phase."""
     make = duels.maker(folder, control)
     with Heat(control, duels.Told(), stop) as heat:
         heat.start(turns[:1], make, cores())
         heat.run([[0]] * outer)
         heat.start(turns[1:], make, cores())
         heat.run([[0]] * (2 * outer))
+        kept_company = len(heat.entries) == len(turns) and all(entry.stopped for entry in heat.entries[1:])
         for entry in heat.entries[1:]:
             entry.launch.close()
         heat.run([[0]] * outer)
         heat.finish()
+    return kept_company
 
 
 def company(times: NDArray[np.float64], outer: int) -> NDArray[np.float64]:
@@ -211,7 +219,7 @@ def _judged(what: str, values: NDArray[np.float64], bar: str, most: float) -> Li
     if not len(values):
         return Line(what, 0, "no launch", "", bar, False)
     ratio = stats.ratio_of_pairs(values)
-    return duels.ratio_line(what, ratio, bar, inside(ratio, most))
+    return duels.ratio_line(what, ratio, bar, len(values) >= LEAST_LAUNCHES and inside(ratio, most))
 
 
 def inside(ratio: Estimate, most: float) -> bool:

@@ -81,6 +81,17 @@ def test_who_fails_again_and_again_is_asked_for_nothing(study_folder: Make) -> N
     assert (found.contestants, found.launches) == ((0, 1), range(9, 14))
 
 
+def test_nobody_goes_on_for_a_comparison_with_one_that_was_given_up(study_folder: Make) -> None:
+    plants = [*noisy(0.05, launches=9), Plant(make_case("horovod", "mpi", 2), 0.05, launch_sd=0.05, launches=9)]
+    plants[0].launches = 4
+    folder = study_folder(plants, launches=6, stop_when="verdict", confirm=False)
+    assert further(table.read(folder)) is not None
+    for launch in (4, 5):
+        out = folder / "launches" / DDP.id / str(launch)
+        record.write(out, header(DDP, launch, status="failed", reason="r"), None)
+    assert further(table.read(folder)) is None
+
+
 def test_a_suspicious_control_is_run_again_once(study_folder: Make) -> None:
     def plants(again: int) -> list[Plant]:
         more = extra(AGAIN_FROM, again)

@@ -77,7 +77,19 @@ def test_one_fault_fails_the_check() -> None:
     assert duels.status(kills.lines([]), quick=True) == 1
 
 
-def test_a_record_that_names_the_consequence_alone_does_not_tell() -> None:
-    assert kills.tells("rank 1: killed by SIGKILL in timing")
-    assert not kills.tells("rank 1: killed by SIGTERM in timing")
-    assert not kills.tells("")
+@pytest.mark.parametrize(
+    ("role", "reason", "told"),
+    [
+        ("rank", "rank 1: killed by SIGKILL in timing", True),
+        ("rank", "rank 1: killed by SIGTERM in timing", False),
+        ("rank", "", False),
+        ("agent", "rank 1: its agent is gone in timing", True),
+        ("agent", "rank 0: RuntimeError: Connection closed by peer in timing", False),
+        ("launcher", "the launcher was killed by SIGKILL", True),
+        ("launcher", "rank 1: its agent is gone in timing", False),
+        ("driver", kills.FINISHED, True),
+        ("driver", "run again: rank 1: killed by SIGKILL in timing", False),
+    ],
+)
+def test_a_record_that_names_the_consequence_alone_does_not_tell(role: str, reason: str, told: bool) -> None:
+    assert kills.tells(role, reason) is told

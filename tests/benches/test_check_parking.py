@@ -59,6 +59,11 @@ def test_a_launch_has_survived_when_it_ended_well_after_all_parks(
     assert parking.outlived(status, parked, (1.0, 40.0, 120.0)) is outlived
 
 
+@pytest.mark.parametrize(("launches", "holds"), [(6, True), (5, False), (0, False)])
+def test_too_few_launches_fail(launches: int, holds: bool) -> None:
+    assert parking._judged("", np.full(launches, 0.001), "", 0.02).holds is holds
+
+
 def test_the_whole_interval_must_lie_inside() -> None:
     narrow, wide = stats.ratio_of_pairs([0.001] * 5 + [0.002]), stats.ratio_of_pairs([-0.04, 0.04, 0.0])
     assert parking.inside(narrow, 0.02)

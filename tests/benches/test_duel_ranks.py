@@ -167,9 +167,10 @@ class OneByOne:
     """Stands for a heat: it has memory for one launch, which ends as `found`."""
 
     found: Any = FAILED
+    blocks = 0
 
     def __init__(self, *_: object) -> None:
-        self.entries: list[Turn] = []
+        self.entries: list[Any] = []
 
     def __enter__(self) -> OneByOne:
         return self
@@ -178,7 +179,7 @@ class OneByOne:
         pass
 
     def start(self, turns: list[Turn], *_: object) -> list[Turn]:
-        self.entries = turns[:1]
+        self.entries = [SimpleNamespace(turn=turn, blocks=self.blocks) for turn in turns[:1]]
         return turns[1:]
 
     def run(self, _orders: object) -> None:
@@ -248,6 +249,33 @@ class TestUsedUp:
         self.driver.deadline = deadline
         assert len(self.driver.launch(self.turns)) == launches
         assert len(self.progress.texts) == launches - 1
+
+
+@pytest.mark.parametrize(("blocks", "launches"), [(0, [2, 1, 1]), (1, [2])])
+def test_only_who_had_run_no_block_runs_again_alone(
+    blocks: int, launches: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress, killed = (
+        Told(),
+        SimpleNamespace(status="failed", reason="rank 0: killed by SIGKILL in warmup", parity=None),
+    )
+    folder, turns = open_cases(pair(), tmp_path, monkeypatch, retries=0)
+    monkeypatch.setattr("benches.driver.Heat", OneByOne)
+    monkeypatch.setattr(OneByOne, "found", killed)
+    monkeypatch.setattr(OneByOne, "blocks", blocks)
+    monkeypatch.setattr(Driver, "_command", lambda *_: None)
+    with Driver(folder, Tools(), progress, StopFlag()) as driver:
+        asked: list[int] = []
+        launch = driver.launch
+
+        def counted(turns: Sequence[Turn]) -> list[Any]:
+            asked.append(len(turns))
+            return launch(turns)
+
+        monkeypatch.setattr(driver, "launch", counted)
+        driver._heat(turns)
+    assert asked == launches
+    assert any("runs again alone" in text for text in progress.texts) is not bool(blocks)
 
 
 class Interrupter(Silent):

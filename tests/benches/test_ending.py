@@ -47,3 +47,11 @@ def test_an_agent_that_left_after_a_bad_end_is_no_cause(tmp_path: Path) -> None:
     note(tmp_path, {**RAISED, "at": 3})
     assert ending.lost_rank(tmp_path, 1, "timing", at=4) is None
     assert ending.lost_rank(tmp_path, 1, "timing", at=2) == "rank 1: its agent is gone in timing"
+
+
+@pytest.mark.parametrize(("end", "lost"), [(FOLLOWED, True), (KILLED, False)])
+def test_who_complains_just_before_an_agent_is_missed_is_no_cause(
+    end: dict[str, Any], lost: bool, tmp_path: Path
+) -> None:
+    note(tmp_path, {**end, "at": 3})
+    assert (ending.lost_rank(tmp_path, 1, "timing", at=3.1) is not None) is lost

@@ -186,6 +186,18 @@ def test_check_lets_a_launcher_end_by_itself(token: str, tmp_path: Path) -> None
     assert outcome.duration_s < 3
 
 
+def test_what_was_seen_of_a_launcher_that_was_killed_is_no_cause(token: str, tmp_path: Path) -> None:
+    check = lambda: "rank 1: its agent is gone"  # noqa: E731
+    outcome = run(sh("sleep 0.3; kill -9 $$"), log=tmp_path / "log", limit_s=30, token=token, check=check)
+    assert (outcome.status, outcome.reason) == ("failed", "the launcher was killed by SIGKILL")
+    assert outcome.launcher_killed
+
+
+def test_a_launcher_that_we_end_was_not_killed(token: str, tmp_path: Path) -> None:
+    outcome = run(sh(HANG), log=tmp_path / "log", limit_s=0.2, token=token)
+    assert (outcome.status, outcome.launcher_killed) == ("timeout", False)
+
+
 @pytest.mark.parametrize("code", [0, 1])
 def test_check_has_the_last_word(code: int, token: str, tmp_path: Path) -> None:
     """A reason that is there only after the launcher's end is a better one than its exit status."""

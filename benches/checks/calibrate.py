@@ -4,9 +4,10 @@ Duels of four copies of one contestant, DDP over gloo on two ranks of the MLP. T
 a ÷ b, c ÷ d and ab ÷ cd, each with the variance of a plain ratio, are judged as a study judges: a location of each
 launch, then a t interval over launches. Nothing differs, so one in twenty may be called different at 95 %.
 
-The heats run as one study, one after another, and each run of `--launches` of them is one duel: copies have no memory
-of the heat before, so that cutting afterwards changes nothing, and heats that follow each other can also be read as
-duels of six launches, for the half-width that a study has by default.
+The heats run as one study, one after another, and each run of them is one duel: of `--launches` heats, or of as many,
+at least two, as let the heats that the time allowed make `--duels` duels. Copies have no memory of the heat before, so
+that cutting afterwards, by the number of heats alone, changes nothing. So heats can also be read as duels of six
+launches, for the half-width that a study has by default.
 
 Then studies are simulated from the recorded blocks (analysis.simulate), that look early and stop when they know.
 """
@@ -57,6 +58,11 @@ def intervals(found: NDArray[np.float64], size: int) -> list[Estimate]:
     return [stats.ratio_of_pairs(group) for group in groups]
 
 
+def duel_size(heats: int, options: argparse.Namespace) -> int:
+    """Launches of one duel: as many as were asked for, or as let so many heats hold the duels that were asked for."""
+    return int(np.clip(heats // options.duels, 2, options.launches))
+
+
 def most_called(contrasts: int) -> int:
     """How many of equal ones may be called different: a right method stays below with 98 %. 11 of 120."""
     return int(binom.ppf(0.98, contrasts, 1 - stats.LEVEL))
@@ -103,7 +109,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = duels.parser("calibrate", __doc__)
     parser.add_argument("--minutes", type=float, help="for everything (default: 30, quick: 2)")
-    parser.add_argument("--launches", type=int, default=3, help="of one duel, at least 2 (default: %(default)s)")
+    parser.add_argument("--launches", type=int, default=3, help="of one duel, 2 to so many (default: %(default)s)")
     parser.add_argument("--duels", type=int, default=DUELS, help="how many (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="of one launch (default: %(default)s)")
     parser.add_argument("--records", type=Path, help="judge the records of an earlier run; nothing is started")
@@ -131,7 +137,8 @@ def main(arguments: list[str] | None = None) -> int:
         path = options.records / "copies" if options.records else measure(options, folder, stop)
         times = duels.complete(duels.step_times(path))
         found = values(times)
-        judged = called_line(intervals(found, options.launches), options.launches, options.duels * len(CONTRASTS))
+        size = duel_size(found.shape[1], options)
+        judged = called_line(intervals(found, size), size, options.duels * len(CONTRASTS))
         studies = SIMULATED_QUICK if options.quick else SIMULATED
         drawn = [line for margin in MARGINS for line in simulated(times, studies, margin)]
         return [judged, width_line(intervals(found, STUDY_LAUNCHES)), *drawn]

@@ -53,6 +53,8 @@ IN_TURN_STEPS = 300
 RUN_BLOCKS = 20
 """Of one run of each."""
 MOST_N = 100_000
+LEAST_TURNS = 8
+"""Of every way, before the advantage is judged: percentiles over so few draws make an interval too narrow."""
 DRAWS = 1000
 GRACE_S = 300.0
 
@@ -257,10 +259,15 @@ def advantages(found: Sequence[Measured], size: int, half_width: float, draws: i
 
 
 def lines(found: Sequence[Cost], drawn: NDArray[np.float64], half_width: float) -> list[Line]:
-    """The table. drawn: the duel's advantages when turns are drawn anew, whose whole interval must lie above 1."""
+    """The table.
+
+    drawn: the duel's advantages when turns are drawn anew. Their whole interval must lie above 1, with enough launches
+    of each way behind it.
+    """
     low, high = np.percentile(drawn, [2.5, 97.5])
     what, told = f"duel quicker than the best other, to ±{half_width:.1%}", f"{advantage(found):.2f} times"
-    last = Line(what, min(one.n for one in found), told, f"{low:.2f} … {high:.2f}", "over 1", bool(low > 1))
+    n, bar = min(one.n for one in found), f"over 1, {LEAST_TURNS} launches"
+    last = Line(what, n, told, f"{low:.2f} … {high:.2f}", bar, bool(low > 1 and n >= LEAST_TURNS))
     return [*map(_line, found), last]
 
 

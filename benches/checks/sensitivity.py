@@ -2,12 +2,14 @@
 
 What is planted is compute: matrix products before each forward pass (`slowed`). How many make 5 and 2 % follows from a
 probe of each model, a duel of many products and of half as many against none: a slow-down far beyond the noise is known
-closely, and products add up, which the half shows. A second duel measures the planted ones themselves, as closely as
-it can. A slow-down larger than it should be fails, since it would be found too easily.
+closely, and products add up, which the half shows. The tries then measure the planted ones themselves, by the launches
+that come before any look, which no stop has chosen. A slow-down larger than it should be fails, since it would be found
+too easily.
 
 A try is a study as anybody would run it (A/A control, looks that stop it when it knows), start-up of its ranks
 included, with 3 minutes for 5 % and 6 for 2 %. It has found the slow-down where its verdict is `slower` and came within
-that time. Tries of all kinds take turns until the time is up.
+that time. Tries of the MLP, which has bars, take turns until their counts are settled, then those of ResNet-18; what
+time is left goes to the rest.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis import stats, table
 from analysis import summary as summaries
@@ -38,6 +41,10 @@ MOST_PLANTED = 1.15
 """Times what was planned."""
 MOST_UNEVEN = 0.1
 """Half the probe's products may slow down by so much more or less than half, as a share of that."""
+LAUNCHES = 6
+"""Before the first look; as a study has by default."""
+ROUNDS = 12
+"""Blocks of each contestant in a launch: 50 steps of 4 ms cost little beside the start of its ranks."""
 HEAT_S = 20.0
 """A study starts its last launches so long before its time is up, for its budget only says when to start no more."""
 GRACE_S = 600.0
@@ -82,6 +89,16 @@ class Job:
     def title(self) -> str:
         return f"{self.model}, {self.target.percent:g} % within {self.target.limit_s / 60:g} min"
 
+    @property
+    def what(self) -> str:
+        """What is done to the model."""
+        return f"{self.model}: planted {self.target.percent:g} % ({self.products} products)"
+
+    @property
+    def judged(self) -> bool:
+        """Whether there is a bar for how many tries find it."""
+        return self.model == "mlp"
+
 
 @dataclass(frozen=True)
 class Try:
@@ -91,6 +108,8 @@ class Try:
     verdict: str
     took_s: float
     launches: int
+    first: NDArray[np.float64]
+    """Log-ratios of the launches before the first look."""
 
     @property
     def found(self) -> bool:
@@ -125,7 +144,7 @@ def products_for(percent: float, probe: int, ratio: float) -> int:
 
 
 def calibrate(model: str, folder: Path, quick: bool, stop: StopFlag) -> tuple[list[Job], list[Line]]:
-    """The jobs of a model, and what is known of the slow-downs that are planted in them."""
+    """The jobs of a model, and what the probe says of the slow-downs that are planted in them."""
     probe = MODELS[model].probe
     found = ratios(f"probe-{model}", model, [probe // 2, probe], 2 if quick else 6, folder, stop)
     if not found or min(one.value for one in found) <= 1:
@@ -133,12 +152,7 @@ def calibrate(model: str, folder: Path, quick: bool, stop: StopFlag) -> tuple[li
         return [], [Line(f"{model}: {probe // 2}, {probe} products ÷ none", len(found), told, "", "above 1", False)]
     half, whole = found
     jobs = [Job(model, target, products_for(target.percent, probe, whole.value)) for target in TARGETS]
-    measured = ratios(f"planted-{model}", model, [job.products for job in jobs], 2 if quick else 6, folder, stop)
-    return jobs, [
-        additive(model, half, whole),
-        *(planted(job, of_probe(whole, job.products / probe), closely=True) for job in jobs),
-        *(planted(job, ratio, closely=False) for job, ratio in zip(jobs, measured, strict=False)),
-    ]
+    return jobs, [additive(model, half, whole), *(probed(job, of_probe(whole, job.products / probe)) for job in jobs)]
 
 
 def additive(model: str, half: Estimate, whole: Estimate) -> Line:
@@ -155,13 +169,25 @@ def of_probe(whole: Estimate, share: float) -> Estimate:
     return replace(whole, value=value, low=low, high=high)
 
 
-def planted(job: Job, ratio: Estimate, *, closely: bool) -> Line:
-    """What the slow-down really is. Known closely, by the probe, its whole interval must be as small as it should be;
-    measured itself it is known to a per cent or so, and fails where it is shown to be more."""
-    how = "by the probe" if closely else "itself"
-    most = 1 + MOST_PLANTED * job.target.percent / 100
-    what = f"{job.model}: planted {job.target.percent:g} % ({job.products} products), {how}"
-    return duels.ratio_line(what, ratio, f"not above {most:.4f}", (ratio.high if closely else ratio.low) <= most)
+def most_planted(job: Job) -> float:
+    """The largest ratio that is no easier to find than it should be."""
+    return 1 + MOST_PLANTED * job.target.percent / 100
+
+
+def probed(job: Job, ratio: Estimate) -> Line:
+    """What the slow-down is by the probe, which knows it closely: its whole interval must be small enough."""
+    what, most = f"{job.what}, by the probe", most_planted(job)
+    return duels.ratio_line(what, ratio, f"all within {most:.4f}", ratio.high <= most)
+
+
+def planted(job: Job, tries: Sequence[Try]) -> Line:
+    """What the slow-down was in the tries. It fails where that is shown to be too much."""
+    what, most = f"{job.what}, in the tries", most_planted(job)
+    logs = np.concatenate([one.first for one in tries]) if tries else np.empty(0)
+    if len(logs) < 2:
+        return Line(what, len(logs), "too few launches", "", f"not above {most:.4f}", False)
+    ratio = stats.ratio_of_pairs(logs)
+    return duels.ratio_line(what, ratio, f"not above {most:.4f}", ratio.low <= most)
 
 
 def attempt(job: Job, number: int, folder: Path, stop: StopFlag) -> Try | None:
@@ -169,31 +195,62 @@ def attempt(job: Job, number: int, folder: Path, stop: StopFlag) -> Try | None:
     started = time.monotonic()
     name = f"{job.model}-{job.target.percent:g}-{number}"
     heat = arrange(contestants(job.model, [0, job.products]), {}, max_alive=8, control=True)
-    settings = {"launches": 4, "rounds": 5, "margin": MARGIN, "stop_when": "verdict"}
+    settings = {"launches": LAUNCHES, "rounds": ROUNDS, "margin": MARGIN, "stop_when": "verdict"}
     study = duels.make_study(name, heat, **settings, budget_s=job.target.limit_s - HEAT_S)
     path = duels.run_study(study, folder, stop)
+    first = before_looks(duels.step_times(path))
     summary = summaries.reduce(table.read(path))
     if stop.is_set():
         return None
     took_s = time.monotonic() - started
     if not summary.comparisons:
-        return Try(job, "no verdict", took_s, 0)
+        return Try(job, "no verdict", took_s, 0, first)
     (comparison,) = summary.comparisons
-    return Try(job, comparison.verdict, took_s, comparison.ratio.n)
+    return Try(job, comparison.verdict, took_s, comparison.ratio.n, first)
 
 
-def attempts(jobs: Sequence[Job], asked: int | None, until: float, folder: Path, stop: StopFlag) -> Iterator[Try]:
-    """Tries of all jobs in turn, each `asked` times or as often as its model says, until the time is up."""
-    left = {job: wanted(job, asked) for job in jobs}
-    number = 0
-    while any(left.values()):
-        for job in [job for job, tries in left.items() if tries]:
-            if time.monotonic() >= until or (one := attempt(job, number, folder, stop)) is None:
-                return
-            duels.say(f"{job.title}: {one.verdict} after {one.took_s:.0f} s and {one.launches} launches")
-            left[job] -= 1
-            yield one
-        number += 1
+def before_looks(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Log-ratios of the slow contestant to the plain one; times: of plain, slow and others, (n, launches, blocks)."""
+    plain, slow = duels.complete(times[:2, :LAUNCHES])
+    return stats.log_ratios(slow, plain)
+
+
+def attempts(jobs: Sequence[Job], asked: int | None, until: float, folder: Path, stop: StopFlag) -> list[Try]:
+    """Tries of all jobs, each `asked` times or as often as its model says, until the time is up."""
+    done: list[Try] = []
+    while time.monotonic() < until and (job := turn_of(jobs, done, asked)):
+        one = attempt(job, len(of_job(job, done)), folder, stop)
+        if one is None:
+            break
+        duels.say(f"{job.title}: {one.verdict} after {one.took_s:.0f} s and {one.launches} launches")
+        done.append(one)
+    return done
+
+
+def of_job(job: Job, tries: Sequence[Try]) -> list[Try]:
+    """Those of one kind."""
+    return [one for one in tries if one.job == job]
+
+
+def turn_of(jobs: Sequence[Job], done: Sequence[Try], asked: int | None) -> Job | None:
+    """Whose turn it is; None: every job has had its tries."""
+
+    def order(job: Job) -> tuple[int, int]:
+        own = of_job(job, done)
+        return (1 if not job.judged else 2 if settled(job, own, asked) else 0), len(own)
+
+    return min((job for job in jobs if len(of_job(job, done)) < wanted(job, asked)), key=order, default=None)
+
+
+def least_hits(job: Job, asked: int | None) -> int:
+    """How many tries must find it."""
+    return math.ceil(job.target.least * wanted(job, asked))
+
+
+def settled(job: Job, tries: Sequence[Try], asked: int | None) -> bool:
+    """Whether no further try can change what is said of these."""
+    hits, left = sum(one.found for one in tries), wanted(job, asked) - len(tries)
+    return not hits < least_hits(job, asked) <= hits + left
 
 
 def wanted(job: Job, asked: int | None) -> int:
@@ -202,14 +259,13 @@ def wanted(job: Job, asked: int | None) -> int:
 
 
 def line(job: Job, tries: Sequence[Try], asked: int | None = None) -> Line:
-    """How many tries found it, and the time that they took. The bars are the MLP's; other models are shown.
+    """How many tries found it, and the time that they took. Without a bar, only the tries themselves must be there.
 
     asked: tries that there should be, None: as many as the model says. Those that the time did not allow found nothing.
     """
     n, hits = len(tries), sum(one.found for one in tries)
-    judged, least = job.model == "mlp", math.ceil(job.target.least * wanted(job, asked))
-    bar = f"at least {least} of {wanted(job, asked)}" if judged else ""
-    holds = hits >= least if judged else None
+    bar = f"at least {least_hits(job, asked)} of {wanted(job, asked)}" if job.judged else f"{wanted(job, asked)} tries"
+    holds = hits >= least_hits(job, asked) if job.judged else n >= wanted(job, asked)
     return duels.count_line(f"{job.title}{took(tries)}", hits, n, bar, holds)
 
 
@@ -240,9 +296,10 @@ def main(arguments: list[str] | None = None) -> int:
     def body(folder: Path, stop: StopFlag) -> list[Line]:
         found = [calibrate(model, folder, options.quick, stop) for model in options.models]
         jobs = [job for own, _ in found for job in own]
-        tries = list(attempts(jobs, options.tries, until, folder, stop))
-        judged = [line(job, [one for one in tries if one.job == job], options.tries) for job in jobs]
-        return [*(one for _, lines in found for one in lines), *judged]
+        tries = attempts(jobs, options.tries, until, folder, stop)
+        judged = [line(job, of_job(job, tries), options.tries) for job in jobs]
+        shown = [planted(job, of_job(job, tries)) for job in jobs]
+        return [*(one for _, lines in found for one in lines), *shown, *judged]
 
     return duels.main("sensitivity", options, options.minutes * 60 + GRACE_S, body)
 

@@ -97,6 +97,14 @@ def measured(launches: int, duel_sd: float) -> list[Measured]:
     return [replace(one, size=4) if one.name.startswith("A,") else one for one in found]
 
 
+@pytest.mark.parametrize(("launches", "holds"), [(7, False), (8, True)])
+def test_an_advantage_by_few_launches_is_not_judged_as_one(launches: int, holds: bool) -> None:
+    names = ("duel", "relaunch", "A, then B, then C", "one run of each")
+    found = [Cost(name, launches, 4, 10.0 if name == "duel" else 20.0, 0, 4) for name in names]
+    last = duel_cost.lines(found, np.full(10, 2.0), 0.02)[-1]
+    assert (last.n, last.value, last.holds) == (launches, "2.00 times", holds)
+
+
 @pytest.mark.parametrize(("launches", "duel_sd", "holds"), [(24, 0.005, True), (24, 0.018, False), (24, 0.04, False)])
 def test_an_advantage_that_may_be_chance_is_none(launches: int, duel_sd: float, holds: bool) -> None:
     found = measured(launches, duel_sd)

@@ -270,6 +270,8 @@ def test_only_who_had_run_no_block_runs_again_alone(
 
         def counted(turns: Sequence[Turn]) -> list[Any]:
             asked.append(len(turns))
+            for turn in turns:
+                folder.launch(turn.contestant, turn.launch).mkdir(parents=True, exist_ok=True)
             return launch(turns)
 
         monkeypatch.setattr(driver, "launch", counted)

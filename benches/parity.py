@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from benches.engines.base import Engine, Trainer
 from benches.header import Parity, ParityCheck
@@ -180,7 +181,9 @@ class _Gate:
 
     def _reduction(self, own: dict[str, torch.Tensor]) -> tuple[Worst, Worst]:
         worst, projection = Worst("reduction"), Projection(self.wire)
-        trained = {name: p for name, p in self.wrapped.named_parameters() if p.requires_grad}
+        # By the bare model too: who freezes a parameter saves its gradient, its messages and its update.
+        bare = {name for name, p in self.twin.named_parameters() if p.requires_grad}
+        trained = {name: p for name, p in self.wrapped.named_parameters() if p.requires_grad or name in bare}
         ours = {name: own.get(name, torch.zeros_like(parameter)) for name, parameter in trained.items()}
         delivered = {name: torch.zeros_like(ours[name]) if p.grad is None else p.grad for name, p in trained.items()}
         shared = self._may_share(delivered)
@@ -313,7 +316,7 @@ def _chunks(tensors: dict[str, torch.Tensor]) -> Iterator[list[str]]:
 def _merge(found: tuple[dict[str, Any], ...]) -> ParityCheck:
     """The worst of one check over the ranks."""
     worst = max(found, key=lambda one: (not one["passed"], _finite(one["error"])))
-    return ParityCheck(**{**worst, "error": _finite(worst["error"])})
+    return ParityCheck(**{**worst, "error": _finite(worst["error"]), "bound": _finite(worst["bound"])})
 
 
 def _finite(error: float) -> float:
@@ -329,8 +332,8 @@ def _step_scaled(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler)
 
 
 def _bare(model: nn.Module) -> nn.Module:
-    """The module inside DDP's and torch.compile's wrappers."""
-    inner = getattr(model, "module", model)
+    """The module inside DDP's and torch.compile's wrappers. A model of one's own may have a part called `module`."""
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
     return getattr(inner, "_orig_mod", inner)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from importlib.util import find_spec
 
 import pytest
@@ -10,6 +11,12 @@ import pytest
 from launchers.supervise import Launch
 
 BUILD = "Horovod is not here; build it with `ringduel install-horovod`"
+
+
+def pytest_configure() -> None:
+    """Ctrl-C is heard by the tests' processes also where a shell started them in the background, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -114,6 +114,10 @@ def not_reduced(rig: Rig) -> None:
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(rig.model, ["head.weight"])
 
 
+def frozen(rig: Rig) -> None:
+    rig.model.head.weight.requires_grad_(False)  # type: ignore[operator, union-attr]
+
+
 def not_updated(rig: Rig) -> None:
     rig.optimizer.param_groups[0]["params"].pop()
 
@@ -149,7 +153,11 @@ def zero_grad_skipped(rig: Rig) -> None:
     rig.patch(rig.trainer, "zero_grad", lambda: None)
 
 
-BEFORE = {"dropped from the reduction": not_reduced, "weights in another dtype": weights_cast}
+BEFORE = {
+    "dropped from the reduction": not_reduced,
+    "frozen": frozen,
+    "weights in another dtype": weights_cast,
+}
 """Planted before the engine takes the model."""
 BRIEF = ["learning rate x size", "same batches", "same samples", "buffers unsynced", "nothing, fp32"]
 """Judged by the brief gate too."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 from unittest import mock
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+from benches import parity
+from benches.header import ParityCheck
 from benches.parity import Worst, exchange_all, gather_all
-from benches.rounding import Mean, Projection, gamma
+from benches.rounding import Mean, Projection, distance, gamma
 from benches.rounding import reduction_error as error_of_mean
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -156,6 +161,27 @@ def test_nan_fails() -> None:
     worst.see(0.0, 1.0, "bias")
     assert not worst.passed
     assert worst.where == "weight"
+
+
+def test_a_verdict_of_nan_can_be_written_and_read_again() -> None:
+    nan = {"name": "projection", "passed": False, "error": math.nan, "bound": math.nan, "where": "rank 0"}
+    sound = {"name": "projection", "passed": True, "error": 0.0, "bound": 1.0, "where": ""}
+    found = parity._merge((sound, nan))
+    assert not found.passed
+    assert msgspec.json.decode(msgspec.json.encode(found), type=ParityCheck) == found
+
+
+def test_equal_bits_are_equal_though_they_are_nan() -> None:
+    tensor = torch.tensor([1.0, torch.nan])
+    assert distance(tensor, tensor.clone()) == 0.0
+    assert distance(torch.tensor([0.0]), torch.tensor([-0.0])) == 0.0
+    assert not distance(tensor, torch.tensor([2.0, torch.nan])) <= 1e9
+
+
+def test_a_part_called_module_is_no_wrapper() -> None:
+    model = nn.Sequential()
+    model.module = nn.Linear(2, 2)
+    assert parity._bare(model) is model
 
 
 def test_gradient_that_should_be_zero() -> None:

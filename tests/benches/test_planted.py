@@ -29,6 +29,7 @@ CAUGHT = {
     "same batches": {"samples": "batches that several ranks share"},
     "same samples": {"samples": "samples that several ranks share"},
     "dropped from the reduction": {"reduction": "head.weight"},
+    "frozen": {"reduction": "head.weight", "projection": ALIKE},
     "dropped from the update": {"weights": "head.bias"},
     "buffers unsynced": {"initial_weights": "running_mean"},
     "buffers frozen": {"buffers": "features.1.running_"},

@@ -83,13 +83,17 @@ class _Gate:
     def run(self) -> list[Worst]:
         rate, weights = self._learning_rate(), self._initial_weights()
         own = self._own_gradients()
-        self._refuse_unused(own)
+        own_buffers = {name: buffer.clone() for name, buffer in self.twin.named_buffers()}
+        unused = self._unused(own)
+        local = self._local(own)
+        if self.workload.case.compile:
+            # Else the engine's model would run the twin's graph, which DDP's hooks do not split, here and when timed.
+            torch._dynamo.reset()
         stale = self._zero_grad()
         self._deliver()
         reduction, projection = self._reduction(own)
-        buffers = self._compare(Worst("buffers"), dict(self.wrapped.named_buffers()), dict(self.twin.named_buffers()))
-        local = self._local(own)
-        step = self._weights_after_step()
+        buffers = self._compare(Worst("buffers"), dict(self.wrapped.named_buffers()), own_buffers)
+        step = self._weights_after_step(unused)
         return [rate, weights, stale, reduction, projection, local, buffers, step, self._samples()]
 
     def run_briefly(self) -> list[Worst]:
@@ -155,16 +159,19 @@ class _Gate:
             own = self._alone(self.engine.rank)
         return own
 
-    def _refuse_unused(self, own: dict[str, torch.Tensor]) -> None:
-        """Say now what would otherwise hang or fail in DDP's second step."""
+    def _unused(self, own: dict[str, torch.Tensor]) -> set[str]:
+        """Parameters that get no gradient on any rank. Raises RuntimeError for one that gets none on some rank where
+        that would hang or fail in DDP's second step."""
         settings = self.workload.case.ddp
         unused = [n for n, p in self.twin.named_parameters() if p.requires_grad and n not in own]
-        anywhere = sorted({name for names in self.engine.gather_json(unused) for name in names})
+        by_rank = [set(names) for names in self.engine.gather_json(unused)]
+        anywhere = sorted(set.union(*by_rank))
         if anywhere and settings is not None and not (settings.find_unused_parameters or settings.static_graph):
             raise RuntimeError(
                 f"ddp.find_unused_parameters=false: {len(anywhere)} parameters get no gradient, such as "
                 f"{anywhere[0]}; set it to true, or take them out of the model"
             )
+        return set.intersection(*by_rank)
 
     def _deliver(self) -> None:
         for _ in range(self.trainer.rehearsals):
@@ -226,13 +233,15 @@ class _Gate:
                 worst.see(distance(theirs, again[name]), distance(noise[name], again[name]), where)
         return worst
 
-    def _weights_after_step(self) -> Worst:
-        """The engine's update against the bare optimizer's, from the gradients that the engine delivered."""
+    def _weights_after_step(self, unused: set[str]) -> Worst:
+        """The engine's update against the bare optimizer's, from the gradients that the engine delivered. Without a
+        gradient an optimizer leaves a parameter alone; with one of zeros its weight decay shrinks it."""
         self.twin.load_state_dict(self.start)
         parameters = dict(self.twin.named_parameters())
         for name, parameter in self.wrapped.named_parameters():
             like = parameters[name].dtype
-            parameters[name].grad = None if parameter.grad is None else parameter.grad.detach().to(like, copy=True)
+            given = None if name in unused else parameter.grad
+            parameters[name].grad = None if given is None else given.detach().to(like, copy=True)
         optimizer = optimizer_of(self.twin, self.workload.case.optimizer)
         scaler = self.workload.scaler
         if scaler is not None:

@@ -32,7 +32,7 @@ from benches.memory import forget_peak, peak_memory_mb, steady_malloc
 from benches.spec import Case, load_case, plain
 from benches.worker import PARITY_FAILED
 from benches.workloads import allreduce, datasets, emulated
-from benches.workloads.data import make_batches, stream_seed
+from benches.workloads.data import make_batches
 from benches.workloads.graphs import GraphedStep, leave_default_stream
 from benches.workloads.references import one_line
 from benches.workloads.train import TrainStep, Workload, bare_model, compiled, optimizer_of, set_numerics
@@ -99,7 +99,7 @@ class Launch:
         if not forget_peak(engine.device):
             self.warnings.append("peak_memory_mb holds the parity gate too: this host cannot reset the peak")
         steady_malloc()
-        torch.manual_seed(stream_seed(case.seed, 1, engine.rank))
+        workload.seed_step(parity.PARITY_STEP + 1, engine.rank)
         timer = self._time(trainer, workload)
         self._gather(timer)
         # After the timed blocks, or it would change them: it takes memory and leaves malloc with other thresholds.

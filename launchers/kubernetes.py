@@ -19,6 +19,7 @@ from benches.errors import UserError
 from benches.spec import Frozen, Whole
 from launchers.hosts import Host, parse_hostfile
 from launchers.spec import SECRETS, LaunchSpec
+from launchers.torchrun import agent_options
 
 Text = Annotated[str, Meta(min_length=1)]
 Quantity = Annotated[
@@ -96,7 +97,7 @@ def train_job(asked: KubernetesSpec, study: str, spec: LaunchSpec, case_file: st
     Each node first writes `case_text` into `case_file`, a path of its own. Raises UserError.
     """
     words = (
-        *("torchrun", f"--nproc-per-node={spec.ranks_per_node}", "--max-restarts=0", "--no-python"),
+        *("torchrun", *agent_options(spec)),
         *spec.words,
     )
     pod: dict[str, Any] = {

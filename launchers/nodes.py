@@ -12,6 +12,7 @@ from typing import Protocol
 from launchers.horovodrun import restore
 from launchers.remote import Ssh
 from launchers.spec import Command, LaunchSpec, Mpi, without
+from launchers.torchrun import agent_options
 
 FANOUT = Path(__file__).with_name("fanout.py")
 FIRST_PORT, PORTS = 20000, 10000
@@ -164,9 +165,7 @@ def _agent(spec: LaunchSpec, nodes: Nodes, node: int) -> tuple[str, ...]:
         f"--rdzv-id={nodes.token}",
         f"--node-rank={node}",
         f"--local-addr={nodes.hosts[node]}",
-        f"--nproc-per-node={spec.ranks_per_node}",
-        "--max-restarts=0",
-        "--no-python",
+        *agent_options(spec),
     )
 
 

@@ -16,6 +16,7 @@ from benches.errors import UserError
 from benches.spec import Count, Frozen
 from launchers import nodes
 from launchers.spec import Command, LaunchSpec, Mpi, MpiFlavour
+from launchers.torchrun import agent_options
 
 RENDEZVOUS = Path(__file__).with_name("rendezvous.py")
 WORD = re.compile(r"[A-Za-z0-9_.,:+*&|()\[\]@=/%-]+")
@@ -127,9 +128,7 @@ def torchrun_step(spec: LaunchSpec, site: SlurmNodes) -> Command:
         "--rdzv-backend=static",
         f"--rdzv-endpoint={site.hosts[0]}:{nodes.port(site.token)}",
         f"--rdzv-id={site.token}",
-        f"--nproc-per-node={spec.ranks_per_node}",
-        "--max-restarts=0",
-        "--no-python",
+        *agent_options(spec),
     )
     # Only there does a task learn the number of its node.
     place = '--node-rank="$SLURM_NODEID" --local-addr="$SLURMD_NODENAME"'

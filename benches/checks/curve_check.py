@@ -2,7 +2,8 @@
 
 Both live in the same ranks and take turns at each size, in balanced order: ours as the workload times it under DDP
 over MPI, and a loop around mpi4py's `Allreduce` on MPI_COMM_WORLD. A turn's time is the mean of its all-reduces on the
-slowest rank; the ratio of a size is the median over its rounds. Horovod has no part in it: its cycle comes on top.
+slowest rank; the ratio of a size is the median over its rounds, of which there are so many that its interval is narrow
+against the bar, or `--rounds`. Horovod has no part in it: its cycle comes on top.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
 
 from benches import driver
 from benches.config import compose
@@ -32,6 +35,10 @@ FROM_BYTES = 64 * 2**10
 MOST_OFF = 0.05
 TURN_S = 0.05
 """About the time of one turn of one side."""
+FEWEST = 20
+"""Rounds of a size before their interval is looked at."""
+MOST_HALF_WIDTH = 0.015
+"""Of the 95 % interval of a ratio. Rounds go on until then whatever the ratio is, so that looking biases nothing."""
 LIMIT_S = 1200.0
 FOUND = "curve.json"
 Times = list[tuple[float, float]]
@@ -51,12 +58,13 @@ def measure(case: Case, most_mb: float, rounds: int) -> dict[int, Times]:
     try:
         found: dict[int, Times] = {}
         for size in (size for size in allreduce.sizes(most_mb) if size >= FROM_BYTES):
-            tensor, bare = torch.zeros(size // 4), Bare(size)
+            tensor = torch.zeros(size // 4)
+            bare = Bare(tensor.numpy())
             once = allreduce.slowest(engine, bare.seconds(3))
             count = max(3, round(TURN_S / once))
             found[size] = []
-            for number in range(rounds):
-                times = {}
+            while len(found[size]) < rounds and not narrow(found[size]):
+                number, times = len(found[size]), {}
                 for side in ("ours", "bare")[:: 1 if number % 2 == 0 else -1]:
                     own = [bare.seconds(count)] if side == "bare" else allreduce.time_sums(engine, tensor, count)
                     times[side] = allreduce.slowest(engine, sum(own) / len(own))
@@ -67,15 +75,14 @@ def measure(case: Case, most_mb: float, rounds: int) -> dict[int, Times]:
 
 
 class Bare:
-    """The loop that one would write with mpi4py and nothing else, on memory like that of gradients: from 4 MiB on,
-    numpy asks for huge pages for its own arrays, which torch does not."""
+    """The loop that one would write with mpi4py and nothing else. It runs in the very memory in which ours does: from
+    2 MiB on, two buffers of one size differ by several per cent, by the pages that they happened to get."""
 
-    def __init__(self, size: int) -> None:
-        import torch
+    def __init__(self, buffer: NDArray[np.float32]) -> None:
         from mpi4py import MPI
 
         self.mpi: Any = MPI
-        self.buffer = torch.zeros(size // 4).numpy()
+        self.buffer = buffer
 
     def seconds(self, count: int) -> float:
         """Seconds of one all-reduce on this rank, the mean of `count`."""
@@ -85,6 +92,22 @@ class Bare:
         for _ in range(count):
             comm.Allreduce(in_place, buffer)
         return (time.perf_counter() - start) / count
+
+
+def interval(times: Times) -> tuple[float, float, float]:
+    """Median of ours ÷ bare over the rounds, with the bounds of its 95 % interval: order statistics, whatever the
+    distribution (Conover, Practical Nonparametric Statistics, 3rd ed. 1999, section 3.2)."""
+    ratios = np.sort([ours / bare for ours, bare in times])
+    below = max(int(binom.ppf(0.025, len(ratios), 0.5)) - 1, 0)
+    return float(ratios[below]), float(np.median(ratios)), float(ratios[-1 - below])
+
+
+def narrow(times: Times) -> bool:
+    """Whether there are rounds enough."""
+    if len(times) < FEWEST:
+        return False
+    low, _, high = interval(times)
+    return (high - low) / 2 <= MOST_HALF_WIDTH
 
 
 def launch(options: argparse.Namespace, folder: Path) -> dict[int, Times]:
@@ -107,15 +130,17 @@ def launch(options: argparse.Namespace, folder: Path) -> dict[int, Times]:
 
 def show(found: dict[int, Times]) -> bool:
     """Print the table; whether every size agrees."""
-    print(f"{'bytes':>10} {'ours, µs':>12} {'bare, µs':>12} {'ratio':>7} {'10–90 % of rounds':>20}")
+    head = ("bytes", "rounds", "ours, µs", "bare, µs", "ratio", "95 % interval", "10–90 % of rounds")
+    print("{:>10} {:>6} {:>12} {:>12} {:>7} {:>15} {:>18}".format(*head))
     agrees = True
     for size, times in found.items():
         ours, bare = np.median(np.array(times), axis=0) * 1e6
-        low, ratio, high = np.quantile([a / b for a, b in times], [0.1, 0.5, 0.9])
+        low, ratio, high = interval(times)
         good = abs(ratio - 1) <= MOST_OFF
-        agrees &= bool(good)
-        spread = f"{low:.3f} … {high:.3f}"
-        print(f"{size:>10} {ours:>12.1f} {bare:>12.1f} {ratio:>7.3f} {spread:>20}{'' if good else '  beyond 5 %'}")
+        agrees &= good
+        sure, spread = (f"{a:.3f} … {b:.3f}" for a, b in ((low, high), np.quantile([a / b for a, b in times], [0.1, 0.9])))
+        row = f"{size:>10} {len(times):>6} {ours:>12.1f} {bare:>12.1f} {ratio:>7.3f} {sure:>15} {spread:>18}"
+        print(row + ("" if good else "  beyond 5 %"))
     return agrees
 
 
@@ -124,7 +149,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make curve-check", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--max-mb", type=float, default=256.0, help="largest message (default: %(default)g)")
-    parser.add_argument("--rounds", type=int, default=60, help="turns of each side at a size (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=400, help="most turns of each side at a size (default: %(default)s)")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.folder:

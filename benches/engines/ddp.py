@@ -21,8 +21,11 @@ from benches.engines.base import PATIENCE_S, Engine, Trainer
 from benches.errors import UserError
 from benches.spec import Case, DdpSettings
 
-POWERSGD_START = 2
-"""Reductions that PowerSGD leaves alone: the least it takes, for DDP rebuilds its buckets after the first."""
+REBUILT = 1
+"""Reductions before those of the buckets that stay, in the order in which gradients arrived in the first."""
+POWERSGD_START = STATIC = 2
+"""Reductions that PowerSGD leaves alone: the least it takes, for DDP rebuilds its buckets after the first. And those
+after which a static graph reduces during backward, no longer behind it."""
 REST_MB = 25.0
 """torch's default for buckets after the first."""
 
@@ -36,7 +39,7 @@ class DdpTrainer(Trainer):
         super().__init__(model, optimizer)
         # Unused parameters make the order unreliable, so torch never rebuilds the buckets then.
         self.rebuilds = not settings.find_unused_parameters
-        self.rehearsals = POWERSGD_START if settings.comm_hook == "powersgd" else 0
+        self.rehearsals = rehearsals(settings)
 
     def accumulating(self) -> AbstractContextManager[Any]:
         return self.model.no_sync()
@@ -154,6 +157,15 @@ class DdpEngine(Engine):
         elif hook is not None:
             halves = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
             wrapped.register_comm_hook(None, halves[hook])
+
+
+def rehearsals(settings: DdpSettings) -> int:
+    """Reductions until all further ones are alike."""
+    if settings.comm_hook == "powersgd":
+        return POWERSGD_START
+    if settings.static_graph:
+        return STATIC
+    return 0 if settings.find_unused_parameters else REBUILT
 
 
 def _refuse_scalars(model: nn.Module) -> None:

@@ -5,11 +5,13 @@ Only the wrapper varies between contestants; whatever else touches the numbers i
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -109,8 +111,12 @@ class Workload:
         return total
 
     def seed_step(self, step: int, rank: int) -> None:
-        """Set the random stream of one rank's step (dropout), for passes that are compared with each other."""
-        torch.manual_seed(stream_seed(self.case.seed, step, rank))
+        """Set the random streams of one rank's step (dropout), for passes that are compared with each other. A model of
+        one's own may draw from Python's or numpy's too."""
+        seed = stream_seed(self.case.seed, step, rank)
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.case.precision == "fp32":

@@ -46,6 +46,7 @@ def test_torchrun() -> None:
         "--local-addr=127.0.0.1",
         "--nproc-per-node=2",
         "--max-restarts=0",
+        "--monitor-interval=0.5",
         "--no-python",
         *(PYTHON, "-m", "benches.worker", "it's a case.yaml"),
     ]

@@ -123,7 +123,7 @@ def test_words_reach_the_container_unchanged() -> None:
     words = [expanded(word, env) for word in trainer["command"]]
     assert words[:6] == ["sh", "-c", WRITE_AND_START, "/work x", CASE, "/tmp/c"]
     assert words[6:] == [
-        *("torchrun", "--nproc-per-node=8", "--max-restarts=0", "--no-python"),
+        *("torchrun", "--nproc-per-node=8", "--max-restarts=0", "--monitor-interval=0.5", "--no-python"),
         *SPEC.words,
     ]
 

@@ -64,6 +64,7 @@ def test_torchrun_has_an_agent_on_each_host() -> None:
             f"--local-addr={host}",
             "--nproc-per-node=8",
             "--max-restarts=0",
+            "--monitor-interval=0.5",
             "--no-python",
             *RANK,
             *("3<&0", "</dev/null"),

@@ -142,6 +142,7 @@ def test_ddp_is_one_torchrun_on_each_node() -> None:
         "--rdzv-id=000000ff00",
         "--nproc-per-node=8",
         "--max-restarts=0",
+        "--monitor-interval=0.5",
         "--no-python",
         *RANK,
     ]

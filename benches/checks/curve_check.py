@@ -138,7 +138,8 @@ def show(found: dict[int, Times]) -> bool:
         low, ratio, high = interval(times)
         good = abs(ratio - 1) <= MOST_OFF
         agrees &= good
-        sure, spread = (f"{a:.3f} … {b:.3f}" for a, b in ((low, high), np.quantile([a / b for a, b in times], [0.1, 0.9])))
+        middle = np.quantile([a / b for a, b in times], [0.1, 0.9])
+        sure, spread = (f"{a:.3f} … {b:.3f}" for a, b in ((low, high), middle))
         row = f"{size:>10} {len(times):>6} {ours:>12.1f} {bare:>12.1f} {ratio:>7.3f} {sure:>15} {spread:>18}"
         print(row + ("" if good else "  beyond 5 %"))
     return agrees
@@ -149,7 +150,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make curve-check", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--max-mb", type=float, default=256.0, help="largest message (default: %(default)g)")
-    parser.add_argument("--rounds", type=int, default=400, help="most turns of each side at a size (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=400, help="most turns of each side (default: %(default)s)")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.folder:

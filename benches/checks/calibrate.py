@@ -4,18 +4,19 @@ Duels of four copies of one contestant, DDP over gloo on two ranks of the MLP. T
 a ÷ b, c ÷ d and ab ÷ cd, each with the variance of a plain ratio, are judged as a study judges: a location of each
 launch, then a t interval over launches. Nothing differs, so one in twenty may be called different at 95 %.
 
-The heats run as one study, one after another, and each run of them is one duel: of `--launches` heats, or of as many,
-at least two, as let the heats that the time allowed make `--duels` duels. Copies have no memory of the heat before, so
-that cutting afterwards, by the number of heats alone, changes nothing. So heats can also be read as duels of six
-launches, for the half-width that a study has by default.
+Short heats run as one study, one after another, and each `--launches` of them are one duel: copies have no memory of
+the heat before. They spend little on steps, for how often equals are called different does not depend on that. What
+time they leave goes to heats as a study has them by default, six of which are one duel: how narrow are its intervals?
 
-Then studies are simulated from the recorded blocks (analysis.simulate), that look early and stop when they know.
+Then studies are simulated from the blocks of the short heats (analysis.simulate), that look early and stop when they
+know.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from analysis import simulate, stats
 from analysis.estimate import Estimate
 from benches.checks import duels
 from benches.checks.duels import Line
+from benches.spec import Contestant
 from launchers.supervise import StopFlag
 
 DUELS = 40
@@ -43,6 +45,12 @@ ENOUGH_LAUNCHES = 20
 """For the bootstrap; of fewer recorded launches only their spread is taken."""
 HEAT_S = 30.0
 """The last heat starts so long before the time is up."""
+LONG_HEAT_S = 40.0
+"""About the time of a heat with the rounds of a default study; those of one duel are kept for it."""
+MOST_LONG = 3 * STUDY_LAUNCHES
+"""Such heats."""
+SHORT, LONG = "copies", "default"
+"""Folders of the two studies."""
 
 
 def values(times: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -56,11 +64,6 @@ def intervals(found: NDArray[np.float64], size: int) -> list[Estimate]:
     count = found.shape[1] // size
     groups = found[:, : count * size].reshape(-1, size)
     return [stats.ratio_of_pairs(group) for group in groups]
-
-
-def duel_size(heats: int, options: argparse.Namespace) -> int:
-    """Launches of one duel: as many as were asked for, or as let so many heats hold the duels that were asked for."""
-    return int(np.clip(heats // options.duels, 2, options.launches))
 
 
 def most_called(contrasts: int) -> int:
@@ -109,9 +112,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = duels.parser("calibrate", __doc__)
     parser.add_argument("--minutes", type=float, help="for everything (default: 30, quick: 2)")
-    parser.add_argument("--launches", type=int, default=3, help="of one duel, 2 to so many (default: %(default)s)")
+    parser.add_argument("--launches", type=int, default=2, help="of one short duel (default: %(default)s)")
     parser.add_argument("--duels", type=int, default=DUELS, help="how many (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="of one launch (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=4, help="of one short launch (default: %(default)s)")
     parser.add_argument("--records", type=Path, help="judge the records of an earlier run; nothing is started")
     options = parser.parse_args(arguments)
     if options.launches < 2:
@@ -120,13 +123,26 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def measure(options: argparse.Namespace, folder: Path, stop: StopFlag) -> Path:
-    """Run heats until they are enough or the time is up; the study's folder."""
-    copies = duels.copies(duels.contestant(), len(CONTRASTS[0]))
-    budget_s = max(options.minutes * 60 - HEAT_S, HEAT_S)
-    launches = options.duels * options.launches
-    study = duels.make_study("copies", copies, launches=launches, rounds=options.rounds, budget_s=budget_s)
-    return duels.run_study(study, folder, stop)
+def measure(options: argparse.Namespace, folder: Path, stop: StopFlag) -> None:
+    """Run heats until they are enough or the time is up."""
+    until = time.monotonic() + options.minutes * 60 - HEAT_S
+    kept_s = 0.0 if options.quick else STUDY_LAUNCHES * LONG_HEAT_S
+    short, long = ({"launches": options.duels * options.launches, "rounds": options.rounds}, {"launches": MOST_LONG})
+    run(SHORT, duels.contestant(), until - kept_s, folder, stop, **short)
+    if not stop.is_set():
+        run(LONG, duels.contestant(block_steps=None), until, folder, stop, **long)
+
+
+def run(name: str, one: Contestant, until: float, folder: Path, stop: StopFlag, **settings: int) -> None:
+    """Heats of one study of equal copies: all its launches, or those that start until then."""
+    copies, budget_s = duels.copies(one, len(CONTRASTS[0])), max(until - time.monotonic(), HEAT_S)
+    duels.run_study(duels.make_study(name, copies, budget_s=budget_s, **settings), folder, stop)
+
+
+def read(folder: Path, name: str) -> NDArray[np.float64]:
+    """Step times of whole heats; none where the study was not begun."""
+    path = folder / name
+    return duels.complete(duels.step_times(path)) if path.exists() else np.empty((len(CONTRASTS[0]), 0, 1))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -134,14 +150,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
 
     def body(folder: Path, stop: StopFlag) -> list[Line]:
-        path = options.records / "copies" if options.records else measure(options, folder, stop)
-        times = duels.complete(duels.step_times(path))
-        found = values(times)
-        size = duel_size(found.shape[1], options)
-        judged = called_line(intervals(found, size), size, options.duels * len(CONTRASTS))
+        if not options.records:
+            measure(options, folder, stop)
+        short, long = (read(options.records or folder, name) for name in (SHORT, LONG))
+        equals = intervals(values(short), options.launches)
+        judged = called_line(equals, options.launches, options.duels * len(CONTRASTS))
         studies = SIMULATED_QUICK if options.quick else SIMULATED
-        drawn = [line for margin in MARGINS for line in simulated(times, studies, margin)]
-        return [judged, width_line(intervals(found, STUDY_LAUNCHES)), *drawn]
+        drawn = [line for margin in MARGINS for line in simulated(short, studies, margin)]
+        return [judged, width_line(intervals(values(long), STUDY_LAUNCHES)), *drawn]
 
     return duels.main("calibrate", options, options.minutes * 60 + 300, body)
 

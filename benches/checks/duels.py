@@ -62,14 +62,14 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def shape(model: str, block_steps: int) -> list[str]:
-    """What one types for two ranks on the CPU."""
-    cluster = ["device=cpu", "cluster.ranks_per_node=2"]
-    return [f"model={model}", *cluster, f"block_steps={block_steps}", f"limit_s={LIMIT_S:g}"]
+def shape(model: str, block_steps: int | None) -> list[str]:
+    """What one types for two ranks on the CPU. None: blocks as the model has them."""
+    cluster = ["device=cpu", "cluster.ranks_per_node=2", f"limit_s={LIMIT_S:g}"]
+    return [f"model={model}", *cluster, *([f"block_steps={block_steps}"] if block_steps else [])]
 
 
-def contestant(cell: str = "ddp/gloo", model: str = "mlp", block_steps: int = 50) -> Contestant:
-    """Two ranks of this cell on the CPU. Raises UserError."""
+def contestant(cell: str = "ddp/gloo", model: str = "mlp", block_steps: int | None = 50) -> Contestant:
+    """Two ranks of this cell on the CPU; None: blocks as long as the model has them. Raises UserError."""
     engine, _, transport = cell.partition("/")
     words = [f"engine={engine}", f"transport={transport}", *shape(model, block_steps)]
     found = compose(words).study.contestants[0]

@@ -43,8 +43,9 @@ MOST_UNEVEN = 0.1
 """Half the probe's products may slow down by so much more or less than half, as a share of that."""
 LAUNCHES = 6
 """Before the first look; as a study has by default."""
-ROUNDS = 12
-"""Blocks of each contestant in a launch: 50 steps of 4 ms cost little beside the start of its ranks."""
+ROUNDS = 18
+"""Blocks of each contestant in a launch. Steps of the MLP over gloo differ by half (2 or 4 ms): 900 of them and the
+start of ranks take about equally long, near which a slow-down is known soonest."""
 HEAT_S = 20.0
 """A study starts its last launches so long before its time is up, for its budget only says when to start no more."""
 GRACE_S = 600.0

@@ -40,11 +40,6 @@ def test_launches_are_cut_into_whole_duels() -> None:
     assert np.log([one.value for one in found]) == pytest.approx([1, 4, 8, 11, 15, 18])
 
 
-@pytest.mark.parametrize(("heats", "size"), [(12, 2), (80, 2), (119, 2), (120, 3), (400, 3)])
-def test_a_duel_has_as_many_launches_as_the_time_allows(heats: int, size: int) -> None:
-    assert calibrate.duel_size(heats, calibrate.parse(["--duels", "40"])) == size
-
-
 def test_the_bar_is_eleven_of_120_and_shrinks_with_the_duels() -> None:
     assert calibrate.most_called(120) == 11
     assert calibrate.most_called(30) < 5

@@ -17,6 +17,9 @@ import torch
 from benches.engines.base import Engine
 
 MOST_WARMUP_STEPS = 50
+LEAD_STEPS = 1
+"""Least untimed steps between the barrier and a timed block. Ranks return from a barrier at different times, and what a
+step exchanges brings them together as it will between the timed ones: so the clock starts where a step ends."""
 
 
 class Clock(Protocol):
@@ -115,8 +118,8 @@ class Timer:
         return None
 
     def run_block(self, block: int, steps: int, untimed: int = 0) -> float:
-        """Time one block, with so many untimed steps just before it, and return its seconds on this rank."""
-        return self._block("step", block, steps, untimed)
+        """Time one block, with LEAD_STEPS untimed steps or more just before it; its seconds on this rank."""
+        return self._block("step", block, steps, max(untimed, LEAD_STEPS))
 
     def run_untimed(self, steps: int) -> None:
         """Run further steps and keep nothing of them."""
@@ -130,9 +133,9 @@ class Timer:
         self.clock.reserve(steps + 1)
         first = self.next_step + untimed
         with without_collections():
+            self._synchronize()
             for step in range(self.next_step, first):
                 self.step(step)
-            self._synchronize()
             start = time.perf_counter() - self._origin
             self._steps(first, steps)
             moments = self.clock.seconds(steps + 1)

@@ -89,6 +89,30 @@ def test_unused_parameter_is_fine_where_ddp_looks_for_it(tmp_path: Path, monkeyp
 
 
 @pytest.mark.horovod
+@pytest.mark.parametrize(("decay", "passed"), [(0.0, True), (0.1, False)])
+def test_decay_of_an_unused_parameter_is_seen(
+    decay: float, passed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Horovod gives it a gradient of zeros, where a bare optimizer finds none and leaves it alone."""
+    model = {"name": "unused", "factory": "zoo:Unused", "batch": "zoo:pictures", "loss": "zoo:cross_entropy"}
+    case = make_case("horovod", "gloo", 2, model=model, optimizer={"lr": 0.1, "weight_decay": decay})
+    header, _ = launch_case(case, tmp_path, monkeypatch)
+    assert header.parity is not None
+    assert [check.where for check in header.parity.checks if not check.passed] == ([] if passed else ["idle, rank 0"])
+
+
+def test_a_compiled_model_is_judged_and_timed_in_the_parts_that_ddp_splits_it_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate compiles the same model without DDP first, and its graph must not be taken for DDP's."""
+    monkeypatch.setenv("TORCH_LOGS", "ddp_graphs")
+    case = make_case("ddp", "gloo", 2, compile=True, ddp={"bucket_cap_mb": 0.001})
+    header, out = launch_case(case, tmp_path, monkeypatch)
+    check_record(header, out)
+    assert "DDPOptimizer produced the following bucket assignments" in (out / "logs/launcher.log").read_text()
+
+
+@pytest.mark.horovod
 def test_ranks_that_do_not_find_each_other_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As under an mpirun of another MPI than Horovod's: each rank believes that it is alone."""
     monkeypatch.setattr(choose, "command", lambda case, spec, *_: direct.command(spec))

@@ -47,19 +47,19 @@ def rows(samples: Samples) -> list[tuple[float, ...]]:
 
 def test_warm_up_and_blocks_are_kept_apart(clock: list[float]) -> None:
     prepared: list[tuple[int, int]] = []
-    timer = timer_of(clock, {0: 3.0, 10: 1.0, 11: 2.0}, prepared)
+    timer = timer_of(clock, {0: 3.0, 10: 9.0, 11: 1.0, 12: 2.0}, prepared)
     assert timer.warm_up(10, lambda: True) is None
     assert timer.run_block(0, 3) == pytest.approx(3.5)
     warmup, step, block = (Samples.KINDS.index(kind) for kind in ("warmup", "step", "block"))
     assert rows(timer.samples)[0] == (warmup, -1, 0, 0.0, 3.0)
     assert rows(timer.samples)[9] == (warmup, -1, 9, 7.0, 0.5)
     assert rows(timer.samples)[10:] == [
-        (step, 0, 0, 7.5, 1.0),
-        (step, 0, 1, 8.5, 2.0),
-        (step, 0, 2, 10.5, 0.5),
-        (block, 0, -1, 7.5, 3.5),
+        (step, 0, 0, 16.5, 1.0),
+        (step, 0, 1, 17.5, 2.0),
+        (step, 0, 2, 19.5, 0.5),
+        (block, 0, -1, 16.5, 3.5),
     ]
-    assert prepared == [(0, 10), (10, 3)]
+    assert prepared == [(0, 10), (10, 4)]
     assert gc.isenabled()
 
 
@@ -83,3 +83,22 @@ def test_collection_comes_back_after_a_failed_step() -> None:
     with pytest.raises(ValueError, match="planted"):
         Timer(engine, step, lambda first, steps: None).run_block(0, 1)
     assert gc.isenabled()
+
+
+def test_the_clock_starts_behind_an_untimed_step_and_not_behind_the_barrier() -> None:
+    done: list[str] = []
+
+    class Told(OneRank):
+        def barrier(self) -> None:
+            done.append("barrier")
+
+    class Marks(loop.HostClock):
+        def mark(self, index: int) -> None:
+            super().mark(index)
+            done.append("mark")
+
+    engine: Engine = Told()  # type: ignore[assignment]
+    timer = Timer(engine, lambda number: done.append("step"), lambda first, steps: None)
+    timer.clock = Marks()
+    timer.run_block(0, 2, untimed=3)
+    assert done == ["barrier", *["step"] * 3, "mark", *["step", "mark"] * 2, "barrier"]

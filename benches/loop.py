@@ -6,6 +6,8 @@ On CUDA device events time every engine; on the CPU `perf_counter` does. The two
 from __future__ import annotations
 
 import gc
+import math
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +19,6 @@ import torch
 from benches.engines.base import Engine
 
 MOST_WARMUP_STEPS = 50
-LEAD_STEPS = 1
-"""Least untimed steps between the barrier and a timed block. Ranks return from a barrier at different times, and what a
-step exchanges brings them together as it will between the timed ones: so the clock starts where a step ends."""
 
 
 class Clock(Protocol):
@@ -118,8 +117,18 @@ class Timer:
         return None
 
     def run_block(self, block: int, steps: int, untimed: int = 0) -> float:
-        """Time one block, with LEAD_STEPS untimed steps or more just before it; its seconds on this rank."""
-        return self._block("step", block, steps, max(untimed, LEAD_STEPS))
+        """Time one block, with so many untimed steps just before it, and return its seconds on this rank.
+
+        Those stand behind the barrier, from which ranks return at different times: what a step exchanges brings them
+        together as it will between the timed ones.
+        """
+        return self._block("step", block, steps, untimed)
+
+    def steps_in(self, seconds: float) -> int:
+        """Steps that take about so long, by the median of the warm-up on the slowest rank. Collective; the same on all
+        ranks."""
+        own = torch.tensor([statistics.median(self.samples.seconds)], dtype=torch.float64, device=self.engine.device)
+        return math.ceil(seconds / max(float(one) for one in self.engine.gather(own)))
 
     def run_untimed(self, steps: int) -> None:
         """Run further steps and keep nothing of them."""

@@ -23,7 +23,7 @@ from benches import agent, worker
 from benches.checks import TURNS
 from benches.engines.base import Engine, Trainer
 from benches.link import Link
-from benches.loop import LEAD_STEPS, Timer, without_collections
+from benches.loop import Timer, without_collections
 from benches.rank import Launch
 from benches.spec import load_case
 from benches.workloads.data import make_batches
@@ -73,14 +73,12 @@ def order(launch: int, block: int) -> tuple[str, ...]:
 
 
 def run_block(engine: Engine, step: Callable[[], object], steps: int) -> float:
-    """Seconds of a block of the script's steps, led in as ours, with no mark between its steps.
+    """Seconds of a block of the script's steps, between barriers as ours, with no mark between its steps.
 
     Garbage collection is off as in our blocks: left on, it would make the script slower and us look better.
     """
     with without_collections():
         engine.barrier()
-        for _ in range(LEAD_STEPS):
-            step()
         start = time.perf_counter()
         for _ in range(steps):
             step()

@@ -68,3 +68,12 @@ def test_the_whole_interval_must_lie_inside() -> None:
     narrow, wide = stats.ratio_of_pairs([0.001] * 5 + [0.002]), stats.ratio_of_pairs([-0.04, 0.04, 0.0])
     assert parking.inside(narrow, 0.02)
     assert not parking.inside(wide, 0.02)
+
+
+def test_steps_of_a_skewed_distribution_are_no_slow_first_ones() -> None:
+    random = np.random.default_rng(5)
+    shape = (4000, 20)
+    seconds = random.choice([2.0, 4.0, 6.0], size=shape, p=[0.6, 0.3, 0.1])
+    block, step = np.indices(shape)
+    columns = {"kind": "step", "rank": 0, "block": block.ravel(), "step": step.ravel(), "seconds": seconds.ravel()}
+    assert abs(parking.resumed(pd.DataFrame(columns), range(shape[0])).mean()) < 0.03

@@ -23,6 +23,9 @@ class OneRank:
     def barrier(self) -> None:
         self.barriers += 1
 
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        return [tensor, 2 * tensor]
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -47,20 +50,26 @@ def rows(samples: Samples) -> list[tuple[float, ...]]:
 
 def test_warm_up_and_blocks_are_kept_apart(clock: list[float]) -> None:
     prepared: list[tuple[int, int]] = []
-    timer = timer_of(clock, {0: 3.0, 10: 9.0, 11: 1.0, 12: 2.0}, prepared)
+    timer = timer_of(clock, {0: 3.0, 10: 1.0, 11: 2.0}, prepared)
     assert timer.warm_up(10, lambda: True) is None
     assert timer.run_block(0, 3) == pytest.approx(3.5)
     warmup, step, block = (Samples.KINDS.index(kind) for kind in ("warmup", "step", "block"))
     assert rows(timer.samples)[0] == (warmup, -1, 0, 0.0, 3.0)
     assert rows(timer.samples)[9] == (warmup, -1, 9, 7.0, 0.5)
     assert rows(timer.samples)[10:] == [
-        (step, 0, 0, 16.5, 1.0),
-        (step, 0, 1, 17.5, 2.0),
-        (step, 0, 2, 19.5, 0.5),
-        (block, 0, -1, 16.5, 3.5),
+        (step, 0, 0, 7.5, 1.0),
+        (step, 0, 1, 8.5, 2.0),
+        (step, 0, 2, 10.5, 0.5),
+        (block, 0, -1, 7.5, 3.5),
     ]
-    assert prepared == [(0, 10), (10, 4)]
+    assert prepared == [(0, 10), (10, 3)]
     assert gc.isenabled()
+
+
+def test_all_ranks_count_steps_by_the_slowest_one(clock: list[float]) -> None:
+    timer = timer_of(clock, {0: 30.0}, [])
+    timer.warm_up(10, lambda: True)
+    assert [timer.steps_in(seconds) for seconds in (0.01, 1.0, 1.01, 5.0)] == [1, 1, 2, 5]
 
 
 def test_warm_up_waits_for_the_engine(clock: list[float]) -> None:
@@ -85,7 +94,7 @@ def test_collection_comes_back_after_a_failed_step() -> None:
     assert gc.isenabled()
 
 
-def test_the_clock_starts_behind_an_untimed_step_and_not_behind_the_barrier() -> None:
+def test_the_clock_starts_behind_the_untimed_steps_and_they_behind_the_barrier() -> None:
     done: list[str] = []
 
     class Told(OneRank):

@@ -19,6 +19,8 @@ def refuse(case: Case) -> None:
         # torch's reducer fails on it: an internal assertion in the second pass.
         if case.ddp.static_graph and case.accumulation_steps > 1:
             raise UserError("ddp.static_graph=true: torch must reduce its first pass; takes accumulation_steps=1")
+        if case.compile:
+            _refuse_small_buckets(case.ddp)
     if case.horovod is not None:
         _refuse_controller(case.horovod, str(case.transport))
         _refuse_groups(case.horovod)
@@ -67,6 +69,15 @@ def _refuse_ddp(settings: DdpSettings, transport: str) -> None:
         )
     if settings.is_high_priority_stream and transport != "nccl":
         raise UserError(f"ddp.is_high_priority_stream=true: needs transport=nccl; {transport} has no such stream")
+
+
+def _refuse_small_buckets(settings: DdpSettings) -> None:
+    """torch splits a compiled graph at the edges of buckets, and fails where the first, 1 MiB, is not the smallest."""
+    if settings.bucket_cap_mb is not None and settings.bucket_cap_mb < 1:
+        raise UserError(
+            f"ddp.bucket_cap_mb={settings.bucket_cap_mb:g}: "
+            "with compile=true torch takes none below 1, its first bucket"
+        )
 
 
 def _refuse_controller(settings: HorovodSettings, transport: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import launch_case, make_case
+from running import MIXED, launch_case, make_case
 
 from benches import record
 from launchers import choose, direct
@@ -106,10 +106,12 @@ def test_a_compiled_model_is_judged_and_timed_in_the_parts_that_ddp_splits_it_in
 ) -> None:
     """The gate compiles the same model without DDP first, and its graph must not be taken for DDP's."""
     monkeypatch.setenv("TORCH_LOGS", "ddp_graphs")
-    case = make_case("ddp", "gloo", 2, compile=True, ddp={"bucket_cap_mb": 0.001})
+    wide = {**MIXED, "kwargs": {"width": 600}}
+    case = make_case("ddp", "gloo", 2, compile=True, model=wide, ddp={"bucket_cap_mb": 1})
     header, out = launch_case(case, tmp_path, monkeypatch)
     check_record(header, out)
-    assert "DDPOptimizer produced the following bucket assignments" in (out / "logs/launcher.log").read_text()
+    log = (out / "logs/rank0.log").read_text()
+    assert all(f"---submod_{number} graph---" in log for number in (0, 1))
 
 
 @pytest.mark.horovod

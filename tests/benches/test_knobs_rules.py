@@ -41,6 +41,9 @@ REFUSED = {
     (*DDP, "ddp.static_graph=true", "accumulation_steps=2"): (
         "ddp.static_graph=true: torch must reduce its first pass; takes accumulation_steps=1"
     ),
+    (*DDP, "compile=true", "ddp.bucket_cap_mb=0.5"): (
+        "ddp.bucket_cap_mb=0.5: with compile=true torch takes none below 1, its first bucket"
+    ),
     (*DDP, "ddp.powersgd_rank=4"): "ddp.powersgd_rank=4: needs ddp.comm_hook=powersgd",
     (*DDP, "ddp.comm_hook=powersgd"): (
         "ddp.comm_hook=powersgd: torch's hook needs transport=nccl; choices over gloo: fp16, bf16"

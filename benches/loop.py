@@ -127,8 +127,7 @@ class Timer:
     def steps_in(self, seconds: float) -> int:
         """Steps that take about so long, by the median of the warm-up on the slowest rank. Collective; the same on all
         ranks."""
-        own = torch.tensor([statistics.median(self.samples.seconds)], dtype=torch.float64, device=self.engine.device)
-        return math.ceil(seconds / max(float(one) for one in self.engine.gather(own)))
+        return math.ceil(seconds / slowest(self.engine, statistics.median(self.samples.seconds)))
 
     def run_untimed(self, steps: int) -> None:
         """Run further steps and keep nothing of them."""
@@ -169,6 +168,11 @@ class Timer:
         if self.engine.device.type == "cuda":
             torch.cuda.synchronize()
         self.engine.barrier()
+
+
+def slowest(engine: Engine, seconds: float) -> float:
+    """The largest of the ranks' values, on every rank, so that all decide alike. Collective."""
+    return max(float(one) for one in engine.gather(torch.tensor([seconds], dtype=torch.float64, device=engine.device)))
 
 
 @contextmanager

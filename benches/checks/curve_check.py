@@ -49,7 +49,7 @@ def measure(case: Case, most_mb: float, rounds: int) -> dict[int, Times]:
     """Of one rank, by size; the same on every rank. Collective."""
     import torch
 
-    from benches import engines
+    from benches import engines, loop
     from benches.workloads import allreduce
 
     torch.set_num_threads(case.cluster.threads_per_rank)
@@ -60,14 +60,14 @@ def measure(case: Case, most_mb: float, rounds: int) -> dict[int, Times]:
         for size in (size for size in allreduce.sizes(most_mb) if size >= FROM_BYTES):
             tensor = torch.zeros(size // 4)
             bare = Bare(tensor.numpy())
-            once = allreduce.slowest(engine, bare.seconds(3))
+            once = loop.slowest(engine, bare.seconds(3))
             count = max(3, round(TURN_S / once))
             found[size] = []
             while len(found[size]) < rounds and not narrow(found[size]):
                 number, times = len(found[size]), {}
                 for side in ("ours", "bare")[:: 1 if number % 2 == 0 else -1]:
                     own = [bare.seconds(count)] if side == "bare" else allreduce.time_sums(engine, tensor, count)
-                    times[side] = allreduce.slowest(engine, sum(own) / len(own))
+                    times[side] = loop.slowest(engine, sum(own) / len(own))
                 found[size].append((times["ours"], times["bare"]))
         return found
     finally:

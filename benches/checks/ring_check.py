@@ -41,7 +41,7 @@ def measure(case: Case, count: int) -> float:
     """Seconds of one sum of BYTES on the slowest rank, the mean of `count`; the same on every rank. Collective."""
     import torch
 
-    from benches import engines
+    from benches import engines, loop
     from benches.workloads import allreduce
 
     torch.set_num_threads(case.cluster.threads_per_rank)
@@ -54,7 +54,7 @@ def measure(case: Case, count: int) -> float:
         # Zeros: sums of sums would overflow.
         tensor.zero_()
         own = allreduce.time_sums(engine, tensor, count)
-        return allreduce.slowest(engine, sum(own) / len(own))
+        return loop.slowest(engine, sum(own) / len(own))
     finally:
         engine.close()
 

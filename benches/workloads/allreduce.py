@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from benches.engines.base import Engine
-from benches.loop import make_clock, without_collections
+from benches.loop import make_clock, slowest, without_collections
 
 SMALLEST_BYTES = 4
 """One float32, as in nccl-tests."""
@@ -48,11 +48,6 @@ def _measure_size(engine: Engine, size: int) -> torch.Tensor:
         seconds += time_sums(engine, tensor, len(seconds))
     rows = [[float(size), float(index), took] for index, took in enumerate(seconds)]
     return torch.tensor(rows, dtype=torch.float64)
-
-
-def slowest(engine: Engine, seconds: float) -> float:
-    """The largest of the ranks' values, on every rank, so that all decide alike. Collective."""
-    return max(float(one) for one in engine.gather(torch.tensor([seconds], dtype=torch.float64, device=engine.device)))
 
 
 def time_sums(engine: Engine, tensor: torch.Tensor, count: int) -> list[float]:

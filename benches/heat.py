@@ -29,8 +29,6 @@ from launchers.supervise import POLL_S, Launch, Outcome, StopFlag
 UNTRACED = "the ranks ended while the messages of a step were traced; what they had timed before stands"
 PROGRESS = "progress.json"
 """In the folder of a launch: what its rank 0 last said of where it is."""
-RESUME_STEPS = 3
-"""Untimed steps before a block that follows a stop: caches and congestion windows are cold, GPU memory was freed."""
 SIGNALLED_S = 5.0
 """A batch system that ends a job signals ranks, launchers and driver alike, in no order: what failed so shortly before
 the driver was told to stop was ended by the same hand."""
@@ -136,9 +134,8 @@ class Entry:
     def run_block(self, place: int) -> None:
         """Order the next block; `place`: its place in its round."""
         parked_s = max(time.monotonic() - self.stopped_at, 0.0)
-        untimed = RESUME_STEPS if parked_s else 0
         self.blocks += 1
-        self.order("block", block=self.blocks - 1, place=place, parked_s=parked_s, untimed=untimed)
+        self.order("block", block=self.blocks - 1, place=place, parked_s=parked_s)
 
     def finish(self, beside: Sequence[str]) -> None:
         """Order the record and the end; beside: keys of the contestants that were alive together with this one."""

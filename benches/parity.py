@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benches.engines.base import Engine, Trainer
 from benches.header import Parity, ParityCheck
-from benches.rounding import Mean, Projection, Wire, distance, reduction_error
+from benches.rounding import Mean, Projection, Wire, as_bytes, distance, reduction_error
 from benches.workloads.data import batch_for, make_batches
 from benches.workloads.train import Workload, batch_numbers, compiled, optimizer_of
 
@@ -347,5 +347,4 @@ def _bare(model: nn.Module) -> nn.Module:
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-    return hashlib.sha256(data.numpy().data).hexdigest()[:16]
+    return hashlib.sha256(as_bytes(tensor).cpu().numpy().data).hexdigest()[:16]

@@ -37,9 +37,10 @@ from benches.workloads.graphs import GraphedStep, leave_default_stream
 from benches.workloads.references import one_line
 from benches.workloads.train import TrainStep, Workload, bare_model, compiled, optimizer_of, set_numerics
 
-RESUME_S = 0.05
-"""Least time of the untimed steps behind a park. Behind three alone, steps of 4 ms over MPI were a fifth slower at
-first, and less and less so over the next eight (two ranks on two cores)."""
+RESUME_STEPS, RESUME_S = 3, 0.05
+"""Untimed steps behind a park, and the least time that they take: caches and congestion windows are cold, GPU memory
+was freed. Behind three alone, steps of 4 ms over MPI were a fifth slower at first, and less and less so over the next
+eight (two ranks on two cores)."""
 
 
 def run(options: argparse.Namespace, link: Link) -> int:
@@ -138,7 +139,7 @@ class Launch:
         self._phase("warmup")
         self.setup_s = time.time() - self.started
         warning = timer.warm_up(case.warmup_steps, trainer.settled)
-        self.resume_steps = timer.steps_in(RESUME_S)
+        self.resume_steps = max(RESUME_STEPS, timer.steps_in(RESUME_S))
         self.warnings += [warning] if warning else []
         if case.cuda_graphs:
             step.prepare(timer.next_step, 1)
@@ -152,9 +153,7 @@ class Launch:
     def _orders(self, timer: Timer) -> Iterator[dict[str, Any]]:
         """The blocks that are due, as they become due: the driver's, or by hand `--rounds` of them."""
         if not self.link.supervised:
-            yield from (
-                {"block": block, "place": 0, "parked_s": 0.0, "untimed": 0} for block in range(self.options.rounds)
-            )
+            yield from ({"block": block, "place": 0, "parked_s": 0.0} for block in range(self.options.rounds))
             return
         while True:
             self._rest()
@@ -178,7 +177,7 @@ class Launch:
     def _run_block(self, timer: Timer, order: dict[str, Any]) -> None:
         self._phase("timing", order["block"])
         meter = Meter(self.engine.device)
-        untimed = max(order["untimed"], self.resume_steps) if order["untimed"] else 0
+        untimed = self.resume_steps if order["parked_s"] else 0
         timer.run_block(order["block"], self.case.block_steps, untimed)
         self.load.append(meter.read())
         if self.emulated is not None:

@@ -160,12 +160,12 @@ class Projection:
 
 def distance(one: torch.Tensor, other: torch.Tensor) -> float:
     """‖one - other‖ ÷ ‖other‖, zero where both agree bit for bit (NaN included)."""
-    if torch.equal(_bits(one), _bits(other)):
+    if torch.equal(as_bytes(one), as_bytes(other)):
         return 0.0
     size = float(other.double().norm())
     return float((one.double() - other.double()).norm()) / (size or 1.0)
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Its bytes: as a number, NaN is not equal to itself."""
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Its bytes, flat: as a number, NaN is not equal to itself."""
     return tensor.detach().contiguous().view(-1).view(torch.uint8)

@@ -45,7 +45,9 @@ CONTESTANTS = 3
 CONTRASTS = np.array([[1, -1, 0], [3**-0.5, 3**-0.5, -2 * 3**-0.5]])
 """Of log step times. Orthogonal; squares sum up to 2, as those of a ratio of two do."""
 BLOCK_STEPS = 50
-ROUNDS = 6
+ROUNDS = 18
+"""Of the duel. Steps of the MLP over gloo differ by half (2, 4 or 6 ms): 900 of them and the start of ranks take about
+equally long, near which an interval is narrow soonest; `LENGTHS` are on both sides of it."""
 LENGTHS = (50, 300, 1200)
 """Block lengths of relaunch, in steps of some 4 ms."""
 IN_TURN_STEPS = 300

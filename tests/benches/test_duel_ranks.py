@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import signal
 from collections.abc import Iterator, Sequence
@@ -12,9 +13,10 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from running import Silent, make_case, open_cases
 
-from benches import rankenv, record
+from benches import rank, rankenv, record
 from benches.control import CONTROL
 from benches.driver import Driver, due
 from benches.folder import StudyFolder
@@ -99,6 +101,18 @@ def test_three_cells_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         assert {row["block"] for row in timed} == set(range(ROUNDS))
         assert len(timed) == 2 * ROUNDS * turn.case.block_steps, "the untimed steps are no samples"
     assert not any(members(token) for token in tokens)
+
+
+def test_only_behind_a_park_are_there_untimed_steps() -> None:
+    said = SimpleNamespace(say=lambda **_: None)
+    launch = rank.Launch(pair()[0], argparse.Namespace(), said)  # type: ignore[arg-type]
+    launch.engine = SimpleNamespace(device=torch.device("cpu"))  # type: ignore[assignment]
+    launch.resume_steps = 7
+    ran: list[tuple[int, int]] = []
+    timer = SimpleNamespace(run_block=lambda block, steps, untimed: ran.append((block, untimed)))
+    for block, parked_s in enumerate([0.0, 0.01, 5.0]):
+        launch._run_block(timer, {"block": block, "place": 0, "parked_s": parked_s})  # type: ignore[arg-type]
+    assert ran == [(0, 0), (1, 7), (2, 7)]
 
 
 def test_whoever_waits_is_stopped_for_as_long_as_the_other_runs(

@@ -5,7 +5,7 @@
 # make fidelity      is our step as fast as a bare script's? 40 to 120 minutes, as noise is; ARGS=--quick for a try
 # make hook-cost     what our Python hook adds to a step; ARGS='study.launches=3' for a try
 # make curve-check   does our all-reduce curve over MPI agree with a bare mpi4py loop? ARGS='--max-mb 4' for a try
-# make parking       do parked contestants survive, cost nothing and disturb nobody? About 16 minutes; ARGS=--quick for a try
+# make parking       do parked contestants survive, cost nothing and disturb nobody? Nearly half an hour; ARGS=--quick
 # make calibrate     are equal contestants called equal as often as we say? At most 30 minutes (calibrate-long: 4 hours)
 # make sensitivity   are true slow-downs of 5 and 2 % found, and how fast? 2 to 3 hours; ARGS='--minutes 30'
 # make duel-cost     what the same interval costs by a duel and by other ways. An hour; ARGS='--minutes 20'

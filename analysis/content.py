@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis import beyond, decision, findings, grids, headline, library, method, plots, stats, tidy, words
+from analysis import beyond, decision, findings, grids, headline, library, method, plots, tidy, words
 from analysis.document import Bullets, Code, Document, Folded, Paragraph, Part, Picture, Section
 from analysis.grids import Column, Grid
 from analysis.marks import MEANINGS
@@ -46,7 +46,7 @@ def _sections(summary: Summary, known_as: Path) -> Iterator[Section]:
     records = summary.records
     blocks, curves = tidy.tidy(records), tidy.curves_of(records)
     scaled = library.scaling(blocks)
-    tuned = library.tuning(blocks, stats.simultaneous(stats.LEVEL, 1, len(records.study.looks)))
+    tuned = library.tuning(blocks)
     yield Section("Decision", _decision(summary))
     yield Section("Evidence", [*_evidence(summary), *findings.singles(summary, scaled)])
     yield Section("Why", [*findings.why(blocks), *_curves(summary), *findings.fabric(curves)])

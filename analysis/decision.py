@@ -78,11 +78,13 @@ def _each(summary: Summary) -> Iterator[tuple[str, str]]:
     for question in summary.questions:
         a = summary.at(question.comparison.a)
         where = f"{headline.subject([a])}, {headline.ASKED[question.question]}"
-        yield where, _change(question.comparison, summary.records.study.margin)
+        yield where, _change(question, summary.records.study.margin)
 
 
-def _change(found: Comparison, margin: float) -> str:
-    ratio = found.ratio
+def _change(question: Question, margin: float) -> str:
+    found, ratio = question.comparison, question.comparison.ratio
+    if not question.confirmed:
+        return "fresh launches of the best (study.confirm=true) would confirm or undo it, further main ones would not"
     if not math.isfinite(ratio.high):
         return "one pair of launches gives no interval; two are the least, five make it more than provisional"
     if found.verdict == "inconclusive":

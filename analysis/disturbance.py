@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from analysis import trends, words
+from analysis import stats, trends, words
+from analysis.launch import MAIN
+from analysis.pairing import step_times
 from analysis.rows import Summary
 
 FOREIGN_SHARE = 0.05
@@ -16,6 +18,10 @@ FOREIGN_SHARE = 0.05
 enough to slow a rank by more than a usual margin."""
 STEAL_SHARE = 0.02
 """Of a host's cores for other guests, likewise: it cannot be seen by whom, so sooner."""
+HELD_SHARE = 0.05
+"""Of the time of blocks in which a GPU's clock was held down: more than a few short dips."""
+LEAST_LAUNCHES = 3
+"""From which on spikes can be told from an interval that is almost everything."""
 CLOCK_DROP = 0.05
 """Share of the clock's rate that is lost over a study; turbo alone moves a few per cent."""
 
@@ -28,6 +34,7 @@ def warnings(summary: Summary, launches: pd.DataFrame) -> Iterator[str]:
     yield from _drift_warnings(usable, summary.records.study.margin)
     yield from _mode_warnings(summary, usable)
     yield from _load_warnings(summary, usable)
+    yield from _spike_warnings(summary)
 
 
 def _drift_warnings(launches: pd.DataFrame, margin: float) -> Iterator[str]:
@@ -64,20 +71,60 @@ def _mode_warnings(summary: Summary, launches: pd.DataFrame) -> Iterator[str]:
         )
 
 
+LOADS = {
+    "foreign_share": (
+        FOREIGN_SHARE,
+        "other processes used up to {:.0%} of the cores during the blocks",
+        "stop them, or measure when the machine is idle",
+    ),
+    "steal_share": (
+        STEAL_SHARE,
+        "other guests of the machine took up to {:.0%} of the cores during the blocks",
+        "take a machine of your own",
+    ),
+    "gpu_strangers": (
+        0,
+        "up to {:.0f} other processes were on a GPU during the blocks",
+        "stop them, or take the GPU for yourself",
+    ),
+    "gpu_held_share": (
+        HELD_SHARE,
+        "power or heat held a GPU's clock down for up to {:.0%} of the time of the blocks",
+        "cool it, raise its power limit, or fix its clock where it can hold it",
+    ),
+}
+"""By column of launches: the most that is not worth a word, what is told, and the remedy."""
+
+
 def _load_warnings(summary: Summary, launches: pd.DataFrame) -> Iterator[str]:
-    kinds = {
-        "foreign_share": (
-            FOREIGN_SHARE,
-            "other processes used up to",
-            "stop them, or measure when the machine is idle",
-        ),
-        "steal_share": (STEAL_SHARE, "other guests of the machine took up to", "take a machine of your own"),
-    }
-    for column, (most, told, remedy) in kinds.items():
+    for column, (most, told, remedy) in LOADS.items():
         loud = launches[launches[column] > most]
         if len(loud):
             worst = loud.loc[loud[column].idxmax()]
             yield (
-                f"{told} {worst[column]:.0%} of the cores during the blocks of {len(loud)} of {len(launches)} launches "
-                f"(most in launch {worst['launch']} of {summary.at(int(worst['contestant'])).title}); {remedy}"
-            ).replace("%", " %", 1)
+                f"{told.format(worst[column]).replace('%', ' %')} of {len(loud)} of {len(launches)} launches (most in "
+                f"launch {worst['launch']} of {summary.at(int(worst['contestant'])).title}); {remedy}"
+            )
+
+
+def _spike_warnings(summary: Summary) -> Iterator[str]:
+    """Where the launches' whole times say another thing than the location of their rounds, which spikes do not move."""
+    blocks, margin = summary.records.blocks, summary.records.study.margin
+    times = step_times(blocks[blocks["stage"] == MAIN])
+    for pair in summary.comparisons:
+        if "joined" in pair.marks:
+            continue
+        a, b = times[pair.a].align(times[pair.b], join="inner")
+        rounds = np.log(a / b)
+        whole = np.log(a[rounds.notna()].mean(axis=1) / b[rounds.notna()].mean(axis=1)).dropna()
+        if len(whole) < LEAST_LAUNCHES:
+            continue
+        spikes = stats.ratio_of_pairs(whole - stats.hodges_lehmann(rounds.loc[whole.index].to_numpy()))
+        if stats.direction(spikes) and not 1 / (1 + margin) <= spikes.value <= 1 + margin:
+            of, ratio = summary.at(pair.a if spikes.value > 1 else pair.b).title, math.exp(whole.mean())
+            yield (
+                f"blocks of {of} are now and then far slower than its others: by whole launches "
+                f"{summary.at(pair.a).title} takes {words.change(ratio)} against {summary.at(pair.b).title}, by the "
+                f"verdict's ratio, which such blocks hardly move, {words.change(pair.ratio.value)}; look at p95, p99 "
+                "and the single steps for whose they are"
+            )

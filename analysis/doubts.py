@@ -20,9 +20,16 @@ def warnings(summary: Summary, launches: dict[int, pd.DataFrame]) -> Iterator[st
     records, ranked = summary.records, [row for row in summary.rows if row.ranked]
     yield from _core_warnings(ranked, launches)
     if {row.world_size for row in ranked} - {1} == {2}:
-        yield "world size 2 only: gloo and MPI use other algorithms there than for more ranks; infer no scaling from it"
+        yield (
+            "world size 2 only: gloo and MPI use other algorithms there than for more ranks; infer no scaling from it, "
+            "and measure other sizes too: cluster.ranks_per_node, cluster.nodes"
+        )
     if any("provisional" in row.marks for row in ranked):
-        yield f"fewer than {stats.PROVISIONAL_BELOW} launches: verdicts are provisional; raise study.launches"
+        yield (
+            f"fewer than {stats.PROVISIONAL_BELOW} launches: verdicts are provisional, and neither drift nor launches "
+            "of two kinds could be seen; raise study.launches"
+        )
+    yield from _look_warnings(records)
     yield from _control_warnings(summary)
     yield from _apart_warnings(summary, launches)
     yield from disturbance.warnings(summary, pd.concat([*launches.values()]) if launches else pd.DataFrame())
@@ -31,6 +38,16 @@ def warnings(summary: Summary, launches: dict[int, pd.DataFrame]) -> Iterator[st
     yield from _host_warnings(records)
     yield from _launch_warnings(records.launches.drop_duplicates(["key", "launch"]))
     yield from (f"left out: {problem}" for problem in records.problems)
+
+
+def _look_warnings(records: Records) -> Iterator[str]:
+    done, looks = table.main_launches(records), records.study.looks
+    if len(looks) > 1 and done and done not in looks:
+        reached = next((look for look in looks if look > done), looks[-1])
+        yield (
+            f"{done} launches, and the study is judged after {' or '.join(map(str, looks))}: a verdict in between is "
+            f"one look more than its level allows for; the same `ringduel run` goes on to {reached}"
+        )
 
 
 def _control_warnings(summary: Summary) -> Iterator[str]:
@@ -102,7 +119,10 @@ def _core_warnings(ranked: list[Row], launches: dict[int, pd.DataFrame]) -> Iter
         if marks.no_spare_core(row.case, launches[row.index]["cpus"].min())
     }
     for ranks, cpus in sorted(cramped):
-        yield f"no spare core for communication: {ranks} ranks on {cpus} cores; it takes time from compute"
+        yield (
+            f"no spare core for communication: {ranks} ranks on {cpus} cores; it takes time from compute; take fewer "
+            "ranks a host, or one with two cores a rank"
+        )
 
 
 def _reference_warnings(records: Records, ranked: list[Row], references: dict[int, int]) -> Iterator[str]:

@@ -17,7 +17,8 @@ from analysis.tuning import PREFIX
 
 NOTHING = "–"
 SCALING_LEGEND = (
-    "speed-up, efficiency: throughput, and throughput a rank, ÷ that of the baseline; paired by launch, 95 % each. "
+    "speed-up, efficiency: throughput, and throughput a rank, ÷ that of the baseline; paired by launch, 95 % each "
+    "over the study's looks. "
     "local: the bare model in one process; at 1: the same engine with one rank; smallest: at the fewest ranks, where "
     "that is not one",
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis import headline, stats, summary
+from analysis import headline, stats, summary, table
 from analysis.compare import Comparison
 from analysis.launch import MAIN, stage
 from analysis.rows import Row, Summary
@@ -42,7 +42,7 @@ def further(records: Records) -> Further | None:
     returned has no record. A launch with a record is done however it ended, and a contestant that failed GIVE_UP_AFTER
     times in succession is asked for nothing, so asking again and again comes to an end.
     """
-    return next(_due(summary.reduce(records), _count(records)), None)
+    return next(_due(summary.reduce(records), table.main_launches(records) or records.study.launches), None)
 
 
 def _due(found: Summary, done: int) -> Iterator[Further]:
@@ -98,12 +98,6 @@ def _both(found: Summary, pair: tuple[int, int], launches: range, why: str) -> I
     able = not any(_given_up(found, found.at(place), stage(launches.start)) for place in pair)
     if able and _missing(found, pair, launches):
         yield Further(pair, launches, why)
-
-
-def _count(records: Records) -> int:
-    """Main launches that were run: up to the last number that has a record."""
-    run = records.launches[records.launches["stage"].eq(MAIN) & records.launches["status"].ne("missing")]
-    return int(run["launch"].max()) + 1 if len(run) else records.study.launches
 
 
 def _missing(found: Summary, places: tuple[int, ...], launches: range) -> bool:

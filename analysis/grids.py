@@ -28,7 +28,8 @@ CURVE_LEGEND = (
     "busbw: bytes ÷ time × 2(n−1)/n in 10^9 bytes a second, as nccl-tests defines it",
 )
 STEPS_LEGEND = (
-    "p50, p95, p99: of the steps of a launch on its slowest rank; median of launches (fastest–slowest)",
+    "p50, p95, p99: of the steps of a launch on its slowest rank; median of launches (fastest–slowest). p95 and p99 "
+    "take 20 and 100 steps a launch",
     "sd within, between: of the logarithm from block to block of a launch, and from launch to launch; only more "
     "launches make up for the latter",
 )
@@ -136,6 +137,10 @@ def _title(group: Sequence[Row]) -> str:
 def _contestant(row: Row) -> str:
     shown = "".join(f" [{mark}]" for mark in row.marks if mark != "provisional")
     return words.clean(row.title, 40) + shown
+
+
+def _percentile(found: Estimate | None) -> str:
+    return words.spread(found.scaled(1e3, "ms")) if found else NOTHING
 
 
 def _shape(row: Row) -> str:
@@ -257,7 +262,7 @@ def steps(rows: Sequence[Row]) -> Grid:
         [
             _shape(row),
             _contestant(row),
-            *(words.spread(row.percentiles[name].scaled(1e3, "ms")) if row.percentiles else NOTHING for name in names),
+            *(_percentile(row.percentiles.get(name)) for name in names),
             words.deviation(row.spread.within),
             words.deviation(row.spread.between),
         ]

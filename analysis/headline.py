@@ -71,11 +71,46 @@ def _noise(summary: Summary, control: Control) -> str:
 
 def headlines(summary: Summary) -> list[str]:
     """One sentence a table and world size, the largest first; one rank only where there is no larger world."""
-    found = []
+    return [f"{subject(rows)}: {finding(summary, rows)}" for rows in _shown(summary)]
+
+
+def standings(summary: Summary) -> list[str]:
+    """Likewise while launches are still to come: ratios with their intervals, and no verdict, for no look is due."""
+    return [f"{subject(rows)}, so far: {_so_far(summary, rows)}" for rows in _shown(summary)]
+
+
+def _shown(summary: Summary) -> list[list[Row]]:
+    found: list[list[Row]] = []
     for group in summary.groups():
         sizes = by_world_size(group)
         found += [rows for rows in sizes[::-1] if rows[0].world_size > 1 or len(sizes) == 1]
-    return [f"{subject(rows)}: {finding(summary, rows)}" for rows in found]
+    return found
+
+
+def _so_far(summary: Summary, rows: Sequence[Row]) -> str:
+    """`against ddp/gloo: horovod/mpi −15 % (−25 … −3.1 %); horovod/gloo +31 % (+4.0 … +65 %); 3 launches each`."""
+    rivals = _rivals(summary, rows)
+    if not rivals:
+        return finding(summary, rows)
+    told = [
+        f"{summary.at(rival.a).title} {words.change(rival.ratio.value)} "
+        f"({words.interval(rival.ratio) or 'no interval yet'})"
+        for rival in rivals
+    ]
+    return f"against {summary.at(rivals[0].b).title}: {_named(told)}; {_launches(summary, rows)}"
+
+
+def _rivals(summary: Summary, rows: Sequence[Row]) -> list[Comparison]:
+    """Comparisons with the reference, the fastest first."""
+    ranked = (row for row in rows if row.ranked)
+    found = (comparison for row in ranked if (comparison := summary.against_reference(row)))
+    return sorted(found, key=lambda comparison: comparison.ratio.value)
+
+
+def _launches(summary: Summary, rows: Sequence[Row]) -> str:
+    """`3 launches each, A/A ±0.4 %`."""
+    counts = [row.step_time_s.n for row in rows if row.step_time_s]
+    return words.launches(counts) + _floor(summary, rows)
 
 
 def by_world_size(group: Sequence[Row]) -> list[list[Row]]:
@@ -104,10 +139,8 @@ def finding(summary: Summary, rows: Sequence[Row]) -> str:
     tail = f"; not ranked: {_named(unranked)}" if unranked else ""
     if not ranked:
         return f"nothing was measured{tail}"
-    rivals = sorted((found for row in ranked if (found := summary.against_reference(row))), key=lambda c: c.ratio.value)
-    counts = [row.step_time_s.n for row in ranked if row.step_time_s]
-    doubt = ("provisional, " if rivals and any(rival.provisional for rival in rivals) else "") + words.launches(counts)
-    doubt += _floor(summary, rows)
+    rivals = _rivals(summary, rows)
+    doubt = ("provisional, " if any(rival.provisional for rival in rivals) else "") + _launches(summary, rows)
     if not rivals:
         return f"{_alone(ranked)} ({doubt}){tail}"
     return f"{_standing(summary, rivals)} ({doubt}){tail}"

@@ -7,25 +7,41 @@ from collections import defaultdict
 
 from benches.record import Header, Load
 
+SHARES = ("foreign_share", "steal_share", "mhz", "gpu_strangers", "gpu_held_share")
 TICK_S = 0.01
 """Linux counts CPU time in these."""
 
 
 def shares(header: Header, cpus: float | None) -> dict[str, float | None]:
     """`foreign_share` and `steal_share`: CPU time of other processes and of other guests of the same machine during the
-    blocks ÷ that of all cores of the host, on the worst host; `mhz`: mean clock over blocks and hosts.
+    blocks ÷ that of all cores of the host, on the worst host; `mhz`: mean clock over blocks and hosts;
+    `gpu_strangers`: processes on a rank's GPU beyond those that were alive together with it, at most; `gpu_held_share`:
+    share of the blocks in which power or heat held the worst GPU's clock down.
 
     None where the record does not say. cpus: cores of a host. busy_s, and so what is foreign, counts the whole host:
     all ranks there saw the same, and each tells its own share.
     """
-    found: dict[str, float | None] = dict.fromkeys(("foreign_share", "steal_share", "mhz"))
+    found: dict[str, float | None] = dict.fromkeys(SHARES)
     clocks = [load.mhz for loads in header.load for load in loads if load.mhz is not None]
     if clocks:
         found["mhz"] = statistics.fmean(clocks)
+    found |= _gpus(header)
     hosts = [_host(ranks) for ranks in _by_host(header).values()]
     if cpus and hosts:
         found["foreign_share"] = max(foreign for foreign, _ in hosts) / cpus
         found["steal_share"] = max(steal for _, steal in hosts) / cpus
+    return found
+
+
+def _gpus(header: Header) -> dict[str, float]:
+    every = [load for loads in header.load for load in loads]
+    counts = [load.gpu_processes for load in every if load.gpu_processes is not None]
+    held = [loads for loads in header.load if loads and all(load.gpu_held_back_s is not None for load in loads)]
+    found = {"gpu_strangers": float(max(max(counts) - 1 - len(header.beside), 0))} if counts else {}
+    if held:
+        found["gpu_held_share"] = max(
+            sum(load.gpu_held_back_s or 0.0 for load in loads) / sum(load.wall_s for load in loads) for loads in held
+        )
     return found
 
 

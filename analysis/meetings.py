@@ -93,4 +93,5 @@ def _questions(
         yield Question("best", judged[pair], confirmed=False)
     elif len(known.logs):
         # Picked from all pairs of both engines by the very launches that judge it: no interval covers that choice.
-        yield Question("best", replace(compare.judge(pair, known, *bar), verdict="inconclusive"), confirmed=False)
+        unjudged = replace(compare.judge(pair, known, *bar), verdict="inconclusive", direction=None)
+        yield Question("best", unjudged, confirmed=False)

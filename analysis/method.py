@@ -55,7 +55,7 @@ def _reduced(summary: Summary) -> Iterator[str]:
         "is the replicate: a row gives the median of launches and their spread. A launch's ratio is the Hodges-Lehmann "
         "location of the log-ratios of its rounds, which single disturbed blocks hardly move. A ratio is the geometric "
         "mean over pairs of launches that bear the same number, with Student's t interval on its logarithm. All "
-        f"intervals of the study ({count}) hold together with {stats.LEVEL * 100:g} % (Bonferroni{over}).{joined}"
+        f"intervals of comparisons ({count}) hold together with {stats.LEVEL * 100:g} % (Bonferroni{over}).{joined}"
     )
 
 

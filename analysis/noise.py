@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -29,19 +29,21 @@ class Control:
     """The same ratio from the further set of launches that a suspicious control brings; None before half of it is
     there."""
     margin: float
+    over: bool = True
+    """Whether each launch of the further set has a record, however it ended."""
 
     @property
     def state(self) -> State:
         """quiet: its interval holds 1; suspicious: it does not, and further launches have not decided yet; confirmed:
-        theirs excludes 1 on the same side; cleared: it does not with as many launches as the first set had. Fewer can
-        accuse but not clear, since the interval of a few holds almost anything."""
+        theirs excludes 1 on the same side; cleared: it does not once the set is over. Before that it can accuse but not
+        clear, since the interval of a few launches holds almost anything."""
         if self.comparison.direction is None:
             return "quiet"
         if self.again is None:
             return "suspicious"
         if stats.direction(self.again) == self.comparison.direction:
             return "confirmed"
-        return "cleared" if self.again.n >= self.comparison.ratio.n else "suspicious"
+        return "cleared" if self.over else "suspicious"
 
     @property
     def floor(self) -> float:
@@ -67,9 +69,15 @@ class Control:
 
 
 def controls(
-    contestants: Sequence[Contestant], sound: AbstractSet[int], pairing: Pairing, again: Pairing, margin: float
+    contestants: Sequence[Contestant],
+    sound: AbstractSet[int],
+    pairing: Pairing,
+    again: Pairing,
+    tried: Mapping[int, int],
+    margin: float,
 ) -> Iterator[Control]:
-    """The controls that were measured; pairing: the main launches, again: the further ones."""
+    """The controls that were measured; pairing: the main launches, again: the further ones, tried: by contestant, how
+    many of those have a record, however they ended."""
     for place, one in enumerate(contestants):
         reference = original(pairing.members, pairing.members[place])
         if one.copy != CONTROL_COPY or reference is None or not {place, reference} <= sound:
@@ -78,7 +86,8 @@ def controls(
         if len(paired.logs):
             found = judge((place, reference), paired, stats.CONTROL_LEVEL, margin)
             more = stats.ratio_of_pairs(further.logs, stats.CONTROL_LEVEL) if enough(further, paired) else None
-            yield Control(found, more, margin)
+            over = min(tried.get(one, 0) for one in (place, reference)) >= found.ratio.n
+            yield Control(found, more, margin, over)
 
 
 def weigh(found: Comparison, control: Control | None) -> Comparison:

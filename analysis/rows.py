@@ -35,7 +35,8 @@ class Row:
     energy_per_million: Estimate | None
     """Wh of a million samples: median over launches; None where a launch's hardware counts no energy."""
     percentiles: dict[str, Estimate]
-    """p50, p95, p99 of the steps of a launch on its slowest rank: median over launches, in seconds."""
+    """p50, p95, p99 of the steps of a launch on its slowest rank: median over launches, in seconds; p95 and p99 of
+    launches with enough steps (analysis.samples)."""
     spread: Components
     """Of log step time, within launches and between them."""
     efficiency: dict[str, Estimate]

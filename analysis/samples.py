@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 COLUMNS = ["kind", "rank", "block", "step", "start_s", "seconds"]
 PERCENTILES = (50, 95, 99)
+LEAST_STEPS = {50: 1, 95: 20, 99: 100}
+"""Steps of a rank below which none is expected to lie beyond the percentile: the largest stands in for it then, and no
+number of such launches makes that right."""
 MOST_FAULTS = 20
 """Blocks of a launch that are left out by name."""
 CLOCK_S = 1e-3
@@ -39,7 +42,7 @@ class Reduced(NamedTuple):
     blocks: list[Block]
     """By number."""
     percentiles: dict[str, float]
-    """`p50_s`, `p95_s`, `p99_s` of the steps in those blocks; see `_percentiles`. Empty without a block."""
+    """`p50_s`, `p95_s`, `p99_s` of the steps in those blocks, as far as there are LEAST_STEPS; see `_percentiles`."""
     problems: list[str]
 
 
@@ -86,7 +89,9 @@ def _percentiles(steps: pa.Table, blocks: list[Block]) -> dict[str, float]:
     else:
         found = [np.percentile(own, PERCENTILES) for own in np.split(ordered, np.cumsum(counts)[:-1]) if len(own)]
     worst = np.max(found, axis=0).tolist() if found else []
-    return {f"p{percent}_s": value for percent, value in zip(PERCENTILES, worst, strict=False)}
+    fewest = int(counts.min()) if len(counts) else 0
+    known = [(percent, value) for percent, value in zip(PERCENTILES, worst, strict=False)]
+    return {f"p{percent}_s": value for percent, value in known if fewest >= LEAST_STEPS[percent]}
 
 
 _WALL = [("rank", pa.int64()), ("block", pa.int64()), ("seconds", pa.float64())]

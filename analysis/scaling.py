@@ -66,7 +66,9 @@ def _kinds(case: Case) -> Iterator[tuple[str, str]]:
         yield "wrapped_at_1", content_hash([values, batch, engine])
 
 
-def efficiency(pairing: Pairing, cases: Mapping[int, Case], index: int, base: int) -> Estimate | None:
+def efficiency(
+    pairing: Pairing, cases: Mapping[int, Case], index: int, base: int, level: float = stats.LEVEL
+) -> Estimate | None:
     """Throughput a rank ÷ throughput a rank of the baseline `base`; None without a common launch.
 
     = (step time of the baseline ÷ step time) × (batch a rank ÷ batch a rank of the baseline), which for weak scaling is
@@ -77,4 +79,4 @@ def efficiency(pairing: Pairing, cases: Mapping[int, Case], index: int, base: in
         return None
     batch, base_batch = (cases[one].global_batch / cases[one].cluster.world_size for one in (index, base))
     work = batch / base_batch
-    return stats.ratio_of_pairs(logs).scaled(work, "fraction")
+    return stats.ratio_of_pairs(logs, level).scaled(work, "fraction")

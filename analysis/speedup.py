@@ -21,8 +21,8 @@ WHO = ["study", "model", "at", "name", "point", "cell", "marks", "weak", "strong
 
 def scaling(blocks: pd.DataFrame) -> pd.DataFrame:
     """One row a contestant: WHO, `kind` (weak, strong or one size), and as Estimates `step_time_s`, `throughput`
-    (median of launches, with their range), `speed_up_B` and `efficiency_B` for each B in BASELINES (paired by launch;
-    None where it was not measured).
+    (median of launches, with their range), `speed_up_B` and `efficiency_B` for each B in BASELINES (paired by launch,
+    each with stats.LEVEL over the looks of the study; None where it was not measured).
 
     efficiency = throughput a rank ÷ throughput a rank of the baseline; speed-up = throughput ÷ throughput of the
     baseline = efficiency × ranks ÷ ranks of the baseline. blocks: columns of tidy.COLUMNS. Pure.
@@ -85,7 +85,7 @@ def _efficiency(pairing: Pairing, blocks: pd.DataFrame, one: pd.Series, base: pd
     if not len(logs):
         return None
     work = _batch(blocks, one) / _batch(blocks, base)
-    return stats.ratio_of_pairs(logs).scaled(work, "fraction")
+    return stats.ratio_of_pairs(logs, stats.simultaneous(stats.LEVEL, 1, int(one["looks"]))).scaled(work, "fraction")
 
 
 def _batch(blocks: pd.DataFrame, one: pd.Series) -> float:

@@ -65,8 +65,10 @@ def reduce(records: Records) -> Summary:
 
 
 def _controls(records: Records, sound: set[int], pairings: dict[str, Pairing]) -> list[Control]:
-    study = records.study
-    return list(noise.controls(study.contestants, sound, pairings[MAIN], pairings[AGAIN], study.margin))
+    study, launches = records.study, records.launches
+    ended = launches[launches["stage"].eq(AGAIN) & launches["status"].ne("missing")]
+    tried = ended["contestant"].value_counts().to_dict()
+    return list(noise.controls(study.contestants, sound, pairings[MAIN], pairings[AGAIN], tried, study.margin))
 
 
 def _weighed(found: Summary) -> Summary:
@@ -149,9 +151,10 @@ def _parity(launches: pd.DataFrame) -> dict[str, Any] | None:
 def _efficiency(records: Records, sound: list[int], pairing: Pairing) -> dict[int, dict[str, Estimate]]:
     """Of each contestant that is ranked, by name of the baseline."""
     cases = {index: records.study.contestants[index].case for index in sound}
+    level = stats.simultaneous(stats.LEVEL, 1, len(records.study.looks))
     found: dict[int, dict[str, Estimate]] = {}
     for index, bases in scaling.baselines(cases).items():
-        estimates = {name: scaling.efficiency(pairing, cases, index, base) for name, base in bases.items()}
+        estimates = {name: scaling.efficiency(pairing, cases, index, base, level) for name, base in bases.items()}
         found[index] = {name: estimate for name, estimate in estimates.items() if estimate is not None}
     return found
 

@@ -177,3 +177,9 @@ def _numbers(folder: Path, expected: int) -> list[int]:
 
 def _there(folder: Path) -> set[int]:
     return {int(path.name) for path in folder.glob("*") if path.name.isascii() and path.name.isdecimal()}
+
+
+def main_launches(records: Records) -> int:
+    """How many were run: up to the last number that has a record."""
+    run = records.launches[records.launches["stage"].eq(MAIN) & records.launches["status"].ne("missing")]
+    return int(run["launch"].max()) + 1 if len(run) else 0

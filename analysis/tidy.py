@@ -42,6 +42,8 @@ COLUMNS = {
     "throughput": "samples ÷ wall_s, a second",
     "weak": "family of the same engine, settings and batch a rank at every world size",
     "strong": "likewise, with the same global batch",
+    "margin": "the study's, for verdicts; a fraction",
+    "looks": "how often the study may be judged; its intervals allow for that",
     "local_weak": "family of the bare model with the same batch a rank",
     "local_strong": "the bare model with the same global batch",
 }
@@ -95,7 +97,7 @@ def _joined(frames: list[pd.DataFrame], combine: bool) -> pd.DataFrame:
 def _with_study(records: Records, frame: pd.DataFrame) -> pd.DataFrame:
     rows = {place: _of(records, place) for place in range(len(records.case_ids))}
     families = ["weak", "strong", "local_weak", "local_strong"]
-    columns = ["machine", "schema_version", "sample", "nodes", "at", "marks", *families]
+    columns = ["machine", "schema_version", "sample", "nodes", "at", "marks", "margin", "looks", *families]
     told = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
     found: pd.DataFrame = frame.merge(told, left_on="contestant", right_index=True)
     found.insert(0, "study", str(records.folder))
@@ -115,6 +117,8 @@ def _of(records: Records, place: int) -> list[object]:
         case.cluster.nodes,
         table.label({key: value for key, value in one.point.items() if key not in SHAPE_KEYS}),
         " ".join(marks.of_launches(case, launches)),
+        records.study.margin,
+        len(records.study.looks),
         *(families[name] for name in ("weak", "strong", "local_weak", "local_strong")),
     ]
 

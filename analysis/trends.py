@@ -10,7 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats as distributions
 
 LEVEL = 0.01
-"""Share of studies without a trend, or without groups, in which either test speaks."""
+"""Share of studies without groups in which the test for them speaks."""
+DRIFT_LEVEL = 0.02
+"""Share of studies without a trend in which its test speaks: that of five launches can, where all are in order."""
 NULL_DRAWS = 20000
 """They resolve p down to 0.00005, LEVEL over 200 contestants."""
 
@@ -18,14 +20,15 @@ NULL_DRAWS = 20000
 def drift(values: ArrayLike) -> float | None:
     """Change from the first value to the last where there is a trend, else None; values: one a launch, in order.
 
-    A trend is there if Kendall's τ with time is significant at LEVEL (Mann 1945; exact for few values, and for fewer
-    than 6 never). Its size is Theil and Sen's slope (Sen 1968) × the number of steps: no single launch makes either.
+    A trend is there if Kendall's τ with time is significant at DRIFT_LEVEL (Mann 1945; exact for few values, and for
+    fewer than 5 never). Its size is Theil and Sen's slope (Sen 1968) × the number of steps: no single launch makes
+    either.
     """
     y = np.asarray(values, dtype=float)
     if len(y) < 3 or not np.isfinite(y).all() or np.ptp(y) == 0:
         return None
     time = np.arange(len(y))
-    if not distributions.kendalltau(time, y).pvalue < LEVEL:
+    if not distributions.kendalltau(time, y).pvalue < DRIFT_LEVEL:
         return None
     return float(distributions.theilslopes(y, time).slope) * (len(y) - 1)
 

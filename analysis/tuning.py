@@ -21,8 +21,8 @@ def tuning(blocks: pd.DataFrame, level: float = stats.LEVEL) -> pd.DataFrame:
     WHO, `settings.KEY` columns, Estimates `step_time_s` (median of launches and range) and `against_best` (step time ÷
     that of the cell's fastest, paired by launch), `best`, and `tied`: the interval does not exclude 1, or no launch has
     both. Intervals hold together with `level` over all pairs of the cell, since any of them could have been the one
-    with the fastest; of a study that looked several times, give stats.simultaneous of its looks. Settings of different
-    heats meet through whoever was alive in both. blocks: columns of tidy.COLUMNS. Pure.
+    with the fastest, and over the looks of the study. Settings of different heats meet through whoever was alive in
+    both. blocks: columns of tidy.COLUMNS. Pure.
     """
     swept = [column for column in blocks.columns if str(column).startswith(PREFIX)]
     rows = []
@@ -41,7 +41,7 @@ def _cell(pairing: Pairing, own: pd.DataFrame, swept: list[str], level: float) -
     first = int(members["contestant"].iloc[0])
     logs = {place: pairing.of(place, first).logs for place in map(int, members["contestant"])}
     best = min((place for place in logs if len(logs[place])), key=lambda place: float(logs[place].mean()))
-    each = stats.simultaneous(level, len(logs) * (len(logs) - 1) // 2)
+    each = stats.simultaneous(level, len(logs) * (len(logs) - 1) // 2, int(members["looks"].iloc[0]))
     rows = []
     for _, one in members.iterrows():
         place = int(one["contestant"])

@@ -17,19 +17,19 @@ COLUMNS = ["study", "point", "model", "world_size", "a", "b", "marks", "ratio", 
 def compare(
     blocks: pd.DataFrame,
     reference: Mapping[str, object] | None = None,
-    margin: float = 0.02,
+    margin: float | None = None,
     level: float = stats.LEVEL,
 ) -> pd.DataFrame:
     """Each contestant against the reference of its study, point, world size and kind of machine; COLUMNS.
 
     reference: values of columns that it has, such as {"cell": "ddp/gloo"}; where none matches, or by default, the first
-    under DDP, else the first. `ratio`: Estimate of step time of a ÷ step time of b; the intervals of all rows hold
-    together with `level` (Bonferroni). A contestant of another heat meets the copy of the reference in its own heat.
-    blocks: columns of tidy.COLUMNS. Pure.
+    under DDP, else the first. margin: None takes each study's own. `ratio`: Estimate of step time of a ÷ step time of
+    b; the intervals of all rows hold together with `level`, over the looks of their study too (Bonferroni). A
+    contestant of another heat meets the copy of the reference in its own heat. blocks: columns of tidy.COLUMNS. Pure.
     """
     met = [(one, other, logs) for _, own in fields(blocks) for one, other, logs in _meetings(own, reference or {})]
-    each = stats.simultaneous(level, len(met))
-    found: pd.DataFrame = pd.DataFrame([_row(*pair, each, margin) for pair in met], columns=COLUMNS)
+    each = [(one, other, logs, stats.simultaneous(level, len(met), one["looks"])) for one, other, logs in met]
+    found: pd.DataFrame = pd.DataFrame([_row(*pair, margin) for pair in each], columns=COLUMNS)
     return found
 
 
@@ -60,9 +60,10 @@ def _meetings(own: pd.DataFrame, reference: Mapping[str, object]) -> list[tuple[
     return found
 
 
-def _row(one: pd.Series, other: pd.Series, logs: pd.Series, level: float, margin: float) -> dict[str, Any]:
+def _row(one: pd.Series, other: pd.Series, logs: pd.Series, level: float, margin: float | None) -> dict[str, Any]:
     ratio = stats.ratio_of_pairs(logs, level)
     who = {name: one[name] for name in ("study", "point", "model", "world_size", "marks")}
-    judged = {"verdict": stats.verdict(ratio, margin), "direction": stats.direction(ratio)}
+    within = one["margin"] if margin is None else margin
+    judged = {"verdict": stats.verdict(ratio, within), "direction": stats.direction(ratio)}
     provisional = ratio.n < stats.PROVISIONAL_BELOW
     return who | {"a": one["name"], "b": other["name"], "ratio": ratio, "provisional": provisional} | judged

@@ -314,7 +314,10 @@ def crowding(study: Study, machine: Machine) -> list[str]:
     ranks = max((case.cluster.ranks_on_a_machine for case in cases), default=0)
     if machine.cores >= 2 * ranks:
         return []
-    return [f"no spare core for communication: {ranks} rank(s) on {machine.cores} core(s), fewer than two a rank"]
+    return [
+        f"no spare core for communication: {ranks} rank(s) on {machine.cores} core(s), fewer than two a rank; take "
+        "fewer ranks a host, or a larger host"
+    ]
 
 
 def lonely(study: Study) -> list[str]:

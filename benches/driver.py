@@ -14,7 +14,7 @@ from pathlib import Path
 from analysis import summary as summaries
 from analysis import table
 from analysis.further import GIVE_UP_AFTER, further
-from analysis.headline import headlines
+from analysis.headline import standings
 from benches import knobs, record
 from benches.clusters import Place, Site
 from benches.control import Control
@@ -29,8 +29,10 @@ from launchers.spec import Command, LaunchSpec
 from launchers.supervise import CHECKOUT, StopFlag
 from launchers.tools import Tools
 
-OWN_HEAT = "out of memory", "can't allocate memory", "killed by SIGKILL", "busy or unavailable"
-"""What ends a launch while it starts up beside others, and may not when it is alone: memory, exclusive GPUs."""
+OWN_HEAT = "out of memory", "can't allocate memory", "busy or unavailable"
+"""What ends a launch beside others, and may not when it is alone: memory, exclusive GPUs."""
+KILLED = "killed by SIGKILL"
+"""Likewise while a launch starts up, when memory grows; later it is whoever kills."""
 
 
 class Driver:
@@ -98,13 +100,13 @@ class Driver:
 
     def _tell_standing(self) -> None:
         """The ratios so far, with their intervals."""
-        for line in headlines(summaries.reduce(table.read(self.folder.path))):
+        for line in standings(summaries.reduce(table.read(self.folder.path))):
             self.progress.told(line)
 
     def _heat(self, heat: list[Turn]) -> None:
         for turn, header in zip(heat, self.launch(heat), strict=False):  # an early end leaves some unstarted
             tries = self.study.retries
-            crowded_out = len(heat) > 1 and turn.contestant.key not in self.begun and _wants_room(header)
+            crowded_out = len(heat) > 1 and _wants_room(header, turn.contestant.key in self.begun)
             if crowded_out and not self._over():
                 self.progress.told(f"{turn.contestant.name}: {header.reason}; it runs again alone")
                 tries += 1
@@ -190,8 +192,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _wants_room(header: record.Header) -> bool:
-    return header.status == "failed" and any(sign in (header.reason or "") for sign in OWN_HEAT)
+def _wants_room(header: record.Header, begun: bool) -> bool:
+    """Whether it may have failed for want of room; begun: it had been told to run a block."""
+    signs = OWN_HEAT if begun else (*OWN_HEAT, KILLED)
+    return header.status == "failed" and any(sign in (header.reason or "") for sign in signs)
 
 
 def command_for(

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+
+from benches.nvml import Gpu, gpu_of
 
 POWERCAP = Path("/sys/class/powercap")
 """Where Linux shows RAPL, Intel's and AMD's alike. Only root may read its counters."""
@@ -53,9 +53,8 @@ class Energy:
 @cache
 def counters(device: torch.device) -> tuple[Counter, ...]:
     """Those of a rank on this device; empty where the hardware, the driver or the system keeps them to itself."""
-    if device.type == "cuda":
-        return of_gpu(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-    return of_packages(POWERCAP)
+    gpu = gpu_of(device)
+    return of_gpu(gpu) if gpu else of_packages(POWERCAP)
 
 
 def of_packages(powercap: Path) -> tuple[Counter, ...]:
@@ -74,20 +73,11 @@ def of_packages(powercap: Path) -> tuple[Counter, ...]:
     return tuple(found)
 
 
-def of_gpu(uuid: str) -> tuple[Counter, ...]:
-    """The GPU of this UUID, from Volta on, where nvidia-ml-py is installed; a part of one (MIG) has no counter."""
-    if find_spec("pynvml") is None:
+def of_gpu(gpu: Gpu) -> tuple[Counter, ...]:
+    """The GPU, where it counts."""
+    if gpu.millijoules() is None:
         return ()
-    nvml = import_module("pynvml")
-    try:
-        nvml.nvmlInit()
-        counter = Counter(
-            partial(nvml.nvmlDeviceGetTotalEnergyConsumption, nvml.nvmlDeviceGetHandleByUUID(uuid)), MILLI
-        )
-        counter.read()
-    except nvml.NVMLError:
-        return ()
-    return (counter,)
+    return (Counter(lambda: gpu.millijoules() or 0, MILLI),)
 
 
 def _number(path: Path) -> int:

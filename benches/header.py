@@ -48,11 +48,15 @@ class Load(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     steal_s: float
     """Taken by other guests of the same machine."""
     own_s: float
-    """This rank's process."""
+    """This rank's process and the workers of its loader."""
     mhz: float | None = None
     """Mean clock of the host's cores at the end of the block; null where the host does not say."""
     energy_j: float | None = None
     """Joules of this rank's GPU in that time, or on the CPU of its host's processor packages; null: nothing counts."""
+    gpu_processes: int | None = None
+    """That compute on this rank's GPU at the end of the block, stopped ones too; null: NVML does not say."""
+    gpu_held_back_s: float | None = None
+    """Seconds of the block in which power or heat held the GPU's clock down; null: NVML does not say."""
 
 
 class Block(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

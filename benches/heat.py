@@ -207,7 +207,12 @@ class Heat:
         return not busy or (ranks <= 2 * cores and not any(map(_tunes_itself, cases)))
 
     def _has_room(self) -> bool:
-        """Whether one more launch, and those that are still growing, have memory if each is as large as the largest."""
+        """Whether one more launch, and those that are still growing, have memory if each is as large as the largest.
+
+        Where ranks run on other machines that is not known here: who finds none there fails, and runs again alone.
+        """
+        if any(entry.turn.case.cluster.name not in ("local", "virtual") for entry in self.entries):
+            return True
         memory = psutil.virtual_memory()
         largest = max(entry.memory_bytes for entry in self.entries)
         growing = sum(not (entry.memory_bytes or entry.ended) for entry in self.entries)

@@ -107,10 +107,19 @@ def _question(python: str | None, cases: list[Case], mpi: Mpi | None) -> list[st
         "horovod": any(case.engine == "horovod" for case in cases),
         # Of pods the launcher asks, which has none.
         "gpus": any(case.device == "cuda" and case.cluster.name != "kubernetes" for case in cases),
+        "ddp": sorted({name for case in cases for name in may_lack(case)}),
         "mpi": mpi is not None,
         "libmpi": next(iter(named), libmpi(mpi) if mpi is not None else None),
     }
     return apart.words(python, "import benches.probe as p; p.main(sys.argv[1])", json.dumps(request))
+
+
+def may_lack(case: Case) -> list[str]:
+    """Settings of a case that not every torch has, as `probe.LACKING` names them."""
+    if case.ddp is None:
+        return []
+    asked = {"ddp.comm_hook=bf16": case.ddp.comm_hook == "bf16", "ddp.first_bucket_mb": bool(case.ddp.first_bucket_mb)}
+    return [name for name, there in asked.items() if there]
 
 
 def _answer(python: str | None, code: int | None, text: str) -> probe.Answer:
@@ -125,6 +134,8 @@ def judge(answer: probe.Answer, cases: list[Case]) -> None:
     """Raise UserError where the answer says that one of the cases cannot run."""
     if answer.fault is not None:
         raise UserError(answer.fault)
+    for name, takes in answer.lacks.items():
+        raise UserError(f"{name}: this torch does not have it; takes {takes}")
     ranks = max((case.cluster.ranks_per_node for case in cases if case.device == "cuda"), default=0)
     if answer.gpus is not None and answer.gpus < ranks:
         raise UserError(f"cluster.ranks_per_node={ranks}: {ranks} ranks need a GPU each, and torch sees {answer.gpus}")

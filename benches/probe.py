@@ -25,6 +25,8 @@ class Answer(msgspec.Struct, kw_only=True):
     """The first model that does not import, in the words for the user."""
     gpus: int | None = None
     """That torch sees; null where it was not asked for."""
+    lacks: dict[str, str] = {}
+    """Settings of DDP that were asked for and that the installed torch does not have, with what it takes instead."""
     horovod: dict[str, bool] | None = None
     """Transports that Horovod was built with; null where it is absent or was not asked for."""
     horovod_fault: str | None = None
@@ -36,8 +38,8 @@ class Answer(msgspec.Struct, kw_only=True):
 
 
 def main(request: str) -> None:
-    """Answer a request `{"models": [ModelSpec, …], "horovod": bool, "gpus": bool, "mpi": bool, "libmpi": path or
-    null}` on standard output."""
+    """Answer a request `{"models": [ModelSpec, …], "horovod": bool, "gpus": bool, "ddp": [names in LACKING],
+    "mpi": bool, "libmpi": path or null}` on standard output."""
     wanted: dict[str, Any] = json.loads(request)
     answer = Answer(fault=model_fault([build(ModelSpec, model) for model in wanted["models"]]))
     if wanted["horovod"]:
@@ -46,6 +48,7 @@ def main(request: str) -> None:
         import torch
 
         answer.gpus = torch.cuda.device_count()
+    answer.lacks = {name: takes for name in wanted["ddp"] if (takes := LACKING[name]())}
     if wanted["mpi"]:
         answer.mpi, answer.mpi_fault = mpi_version(wanted["libmpi"])
     print(f"\n{MARK}{msgspec.json.encode(answer).decode()}", flush=True)
@@ -59,6 +62,26 @@ def model_fault(models: list[ModelSpec]) -> str | None:
     except UserError as error:
         return str(error)
     return None
+
+
+def no_bf16_hook() -> str | None:
+    """Torch takes its bf16 hook only in a build with NCCL (or RCCL), whatever the transport."""
+    import torch.distributed
+
+    return None if torch.distributed.is_nccl_available() else f"null, fp16 (torch {torch.__version__} has no NCCL)"
+
+
+def no_first_bucket() -> str | None:
+    """An option of newer torch."""
+    import torch
+
+    from benches.engines.ddp import sets_first_bucket
+
+    return None if sets_first_bucket() else f"null (torch {torch.__version__} cannot set it)"
+
+
+LACKING = {"ddp.comm_hook=bf16": no_bf16_hook, "ddp.first_bucket_mb": no_first_bucket}
+"""Settings that not every torch has; asked for only where a case has them, since each imports torch."""
 
 
 def horovod_transports() -> tuple[dict[str, bool] | None, str | None]:

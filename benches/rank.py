@@ -29,6 +29,7 @@ from benches.link import Link
 from benches.load import Meter
 from benches.loop import Timer
 from benches.memory import forget_peak, peak_memory_mb, steady_malloc
+from benches.nvml import gpu_of
 from benches.spec import Case, load_case, plain
 from benches.worker import PARITY_FAILED
 from benches.workloads import allreduce, datasets, emulated
@@ -141,6 +142,9 @@ class Launch:
         warning = timer.warm_up(case.warmup_steps, trainer.settled)
         self.resume_steps = max(RESUME_STEPS, timer.steps_in(RESUME_S))
         self.warnings += [warning] if warning else []
+        gpu = gpu_of(engine.device)
+        if gpu and gpu.processes() is None:
+            self.warnings.append("NVML does not say who else uses the GPU: pip install nvidia-ml-py")
         if case.cuda_graphs:
             step.prepare(timer.next_step, 1)
             timer.step = GraphedStep(step, timer.next_step)
@@ -176,7 +180,7 @@ class Launch:
 
     def _run_block(self, timer: Timer, order: dict[str, Any]) -> None:
         self._phase("timing", order["block"])
-        meter = Meter(self.engine.device)
+        meter = Meter(self.engine.device, children=self.case.data.workers > 0)
         untimed = self.resume_steps if order["parked_s"] else 0
         timer.run_block(order["block"], self.case.block_steps, untimed)
         self.load.append(meter.read())

@@ -24,6 +24,8 @@ LauncherName = Literal["auto", "direct", "torchrun", "horovodrun", "mpirun", "sr
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
+Mebibytes = Annotated[float, Meta(gt=0, le=2**20)]
+"""Up to a tebibyte: more than any gradient, and within the libraries' integers."""
 Whole = Annotated[int, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1)]
 Reference = Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="package.module:callable")]
@@ -116,9 +118,9 @@ class OptimizerSpec(Frozen, frozen=True, kw_only=True):
 class DdpSettings(Frozen, frozen=True, kw_only=True):
     """DistributedDataParallel's own options, under its own names."""
 
-    bucket_cap_mb: Positive | None = None
+    bucket_cap_mb: Mebibytes | None = None
     """Largest bucket in MiB. null: the library's default, a first bucket of 1 MiB and the rest of 25."""
-    first_bucket_mb: Positive | None = None
+    first_bucket_mb: Mebibytes | None = None
     """Largest first bucket in MiB; it holds the gradients that come first. null: the library's default, 1 where
     `bucket_cap_mb` is null, else `bucket_cap_mb`."""
     broadcast_buffers: bool = False
@@ -132,7 +134,7 @@ class DdpSettings(Frozen, frozen=True, kw_only=True):
     comm_hook: Literal["fp16", "bf16", "powersgd"] | None = None
     """torch's own communication hooks: gradients travel as fp16 or bf16 (divided first), or as PowerSGD's products of
     two thin matrices (NCCL only). Lossy. null: none, torch's default. bf16 needs a CUDA build of torch."""
-    powersgd_rank: Count = 1
+    powersgd_rank: Annotated[int, Meta(ge=1, le=10**6)] = 1
     """PowerSGD only: columns of its matrices (`matrix_approximation_rank`). torch's default: 1."""
     through_hook: bool = False
     """Gloo only: send buckets through the Python thread that DDP over MPI needs, to measure what that costs."""
@@ -143,11 +145,11 @@ class DdpSettings(Frozen, frozen=True, kw_only=True):
 class HorovodSettings(Frozen, frozen=True, kw_only=True):
     """Horovod's own options, under its own names."""
 
-    fusion_threshold_mb: NotNegative = 128.0
+    fusion_threshold_mb: Annotated[float, Meta(ge=0, le=2**20)] = 128.0
     """Largest fused message in MiB. Horovod's default: 128; 0: no fusion."""
-    cycle_time_ms: Positive = 1.0
+    cycle_time_ms: Annotated[float, Meta(gt=0, le=60_000)] = 1.0
     """Time between two looks for tensors that are ready. Horovod's default: 1 ms."""
-    cache_capacity: Whole = 1024
+    cache_capacity: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 1024
     """Entries of the response cache. Horovod's default: 1024; 0: off."""
     controller: Literal["gloo", "mpi"] | None = None
     """What the ranks agree over on which tensors are ready. null: mpi where the transport is mpi, else gloo; NCCL goes
@@ -161,14 +163,14 @@ class HorovodSettings(Frozen, frozen=True, kw_only=True):
     compression: Literal["none", "fp16"] = "none"
     """fp16: gradients are cast before they travel (summed first, then divided). Lossy. Horovod's default: none; it has
     no bf16."""
-    groups: Count | None = None
+    groups: Annotated[int, Meta(ge=1, le=10**6)] | None = None
     """Number of groups of gradients; a group travels when all of it is ready. null: none, Horovod's default."""
     disable_group_fusion: bool = False
     """Never fuse two groups into one message. Horovod's default: false."""
     gradient_predivide_factor: Positive = 1.0
     """f: gradients are divided by f before the sum and by size / f after it. Horovod's default: 1; DDP divides by the
     world size before the sum."""
-    num_nccl_streams: Count = 1
+    num_nccl_streams: Annotated[int, Meta(ge=1, le=1024)] = 1
     """NCCL only: CUDA streams, and communicators, that messages take in turn. Horovod's default: 1."""
     enable_async_completion: bool = False
     """NCCL only: a reduction counts as done once it is enqueued, and later kernels wait for it on the GPU. Horovod's
@@ -358,7 +360,8 @@ class Study(Frozen, frozen=True, kw_only=True):
     """Settings that the reference contestant matches, such as {engine: ddp, transport: gloo}."""
     schedule: Literal["duel", "relaunch"] = "duel"
     """duel: the contestants of a heat are alive together and take turns, a block each; those that do not run are
-    stopped. relaunch: fresh processes for each contestant in turn, which run all its blocks. Both in balanced order."""
+    stopped. relaunch: fresh processes for each contestant in turn, which run all its blocks, since a start takes many
+    times as long as a block; with rounds=1, for each block. Both in balanced order."""
     launches: Count = 6
     """Launches of each contestant; the launch is the replicate. With `stop_when`: those before the first look."""
     rounds: Count = 5

@@ -11,14 +11,6 @@ def command(spec: LaunchSpec, mpi: Mpi) -> Command:
     return Command((mpi.program, *flags, *spec.words), spec.env, spec.cwd)
 
 
-def polling(spec: LaunchSpec, mpi: Mpi) -> bool | None:
-    """Whether a waiting rank gives up its core; None under MPICH, which has no switch for it.
-
-    MPICH 5.0 (ch4) called sched_yield about equally often at every MPIR_CVAR_POLLS_BEFORE_YIELD, 0 included.
-    """
-    return None if mpi.flavour == "mpich" else spec.yield_when_idle
-
-
 def _openmpi(spec: LaunchSpec, mpi: Mpi) -> tuple[str, ...]:
     # Open MPI 5 still takes `--oversubscribe`, but as a deprecated word for the qualifier.
     mapping = ("slot", "--oversubscribe") if mpi.flavour == "openmpi4" else ("slot:OVERSUBSCRIBE",)

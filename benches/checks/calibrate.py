@@ -5,8 +5,9 @@ a ÷ b, c ÷ d and ab ÷ cd, each with the variance of a plain ratio, are judged
 launch, then a t interval over launches. Nothing differs, so one in twenty may be called different at 95 %.
 
 Short heats run as one study, one after another, and each `--launches` of them are one duel: copies have no memory of
-the heat before. They spend little on steps, for how often equals are called different does not depend on that. What
-time they leave goes to heats as a study has them by default, six of which are one duel: how narrow are its intervals?
+the heat before. They spend little on steps, for how often equals are called different does not depend on that. Two
+launches see no small bias, so each contrast is judged over all short heats together too. What time they leave goes to
+heats as a study has them by default, six of which are one duel: how narrow are its intervals?
 
 Then studies are simulated from the blocks of the short heats (analysis.simulate), that look early and stop when they
 know.
@@ -64,6 +65,21 @@ def intervals(found: NDArray[np.float64], size: int) -> list[Estimate]:
     count = found.shape[1] // size
     groups = found[:, : count * size].reshape(-1, size)
     return [stats.ratio_of_pairs(group) for group in groups]
+
+
+def bias_lines(found: NDArray[np.float64]) -> list[Line]:
+    """Each contrast over all launches, in which a difference that lasts would show; found: shape (3, launches)."""
+    level = stats.simultaneous(stats.LEVEL, len(found))
+    names = ("a ÷ b", "c ÷ d", "ab ÷ cd")
+    if found.shape[1] < 2:
+        return [
+            Line(f"{name} of all short heats", found.shape[1], "too few launches", "", "1", False) for name in names
+        ]
+    ratios = [stats.ratio_of_pairs(one, level) for one in found]
+    return [
+        duels.ratio_line(f"{name} of all short heats", one, f"1 ({level:.1%})", stats.direction(one) is None)
+        for name, one in zip(names, ratios, strict=True)
+    ]
 
 
 def most_called(contrasts: int) -> int:
@@ -153,11 +169,12 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.records:
             measure(options, folder, stop)
         short, long = (read(options.records or folder, name) for name in (SHORT, LONG))
-        equals = intervals(values(short), options.launches)
+        contrasts = values(short)
+        equals = intervals(contrasts, options.launches)
         judged = called_line(equals, options.launches, options.duels * len(CONTRASTS))
         studies = SIMULATED_QUICK if options.quick else SIMULATED
         drawn = [line for margin in MARGINS for line in simulated(short, studies, margin)]
-        return [judged, width_line(intervals(values(long), STUDY_LAUNCHES)), *drawn]
+        return [judged, *bias_lines(contrasts), width_line(intervals(values(long), STUDY_LAUNCHES)), *drawn]
 
     return duels.main("calibrate", options, options.minutes * 60 + 300, body)
 

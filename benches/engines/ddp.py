@@ -180,10 +180,15 @@ def bucket_options(settings: DdpSettings) -> dict[str, Any]:
     cap, first = settings.bucket_cap_mb, settings.first_bucket_mb
     if first is None:
         return {"bucket_cap_mb": cap}
-    if "bucket_cap_mb_list" not in inspect.signature(DistributedDataParallel).parameters:
+    if not sets_first_bucket():
         raise UserError(f"ddp.first_bucket_mb={first:g}: torch {torch.__version__} cannot set it; takes null")
     # The last of the list holds for all further buckets.
     return {"bucket_cap_mb_list": [first, cap or REST_MB]}
+
+
+def sets_first_bucket() -> bool:
+    """Whether the installed torch takes a list of sizes."""
+    return "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel).parameters
 
 
 def buffer_option(broadcast: bool) -> dict[str, Any]:

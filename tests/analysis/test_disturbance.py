@@ -114,3 +114,55 @@ def test_the_test_for_two_groups_keeps_its_level() -> None:
 
 def test_one_outlier_is_no_group() -> None:
     assert trends.two_groups([1.0, 1.01, 0.99, 1.0, 1.02, 3.0], 0.01) is None
+
+
+def test_a_gpu_in_use_by_others_and_one_that_is_held_back_are_told(tmp_path: Path) -> None:
+    calm = {"wall_s": 1.0, "busy_s": 1.0, "steal_s": 0.0, "own_s": 0.5}
+    loads = [Load(**calm, gpu_processes=1, gpu_held_back_s=0.01)] * 4
+    loads += [Load(**calm, gpu_processes=3, gpu_held_back_s=0.2)] * 2
+    found = about(warned(tmp_path, [0.05] * 6, loads), "on a GPU", "GPU's clock")
+    assert found[0].startswith("up to 2 other processes were on a GPU during the blocks of 2 of 6 launches")
+    assert found[1].startswith(
+        "power or heat held a GPU's clock down for up to 20 % of the time of the blocks of 2 of 6"
+    )
+
+
+def test_whoever_is_alive_together_is_no_stranger_on_a_gpu(tmp_path: Path) -> None:
+    shared = Load(wall_s=1.0, busy_s=1.0, steal_s=0.0, own_s=0.5, gpu_processes=3)
+    plant(tmp_path, [Plant(CASE, 1.0, launches=0)], launches=1)
+    changes = {"load": [[shared]] * 2, "beside": ["a", "b"]}
+    record.write(tmp_path / "launches" / CASE.id / "0", header(CASE, 0, **changes), samples(np.ones((1, 2)), 20))
+    assert table.read(tmp_path).launches["gpu_strangers"].tolist() == [0.0]
+
+
+def test_spikes_that_the_verdict_does_not_see_are_told(tmp_path: Path) -> None:
+    """One block in five of Horovod takes half as long again: 10 % of its time, which its location hardly shows."""
+    other = make_case("horovod", "gloo", 2)
+    plant(tmp_path, [Plant(CASE, 1.0, launches=0), Plant(other, 1.0, launches=0)], launches=6, rounds=5)
+    random = np.random.default_rng(1)
+    for case, spike in ((CASE, 1.0), (other, 1.5)):
+        for launch in range(6):
+            walls = np.exp(random.normal(0, 0.001, (5, 2)))
+            walls[launch % 5] *= spike
+            record.write(tmp_path / "launches" / case.id / str(launch), header(case, launch), samples(walls, 20))
+    found = summary.reduce(table.read(tmp_path))
+    (line,) = about(found.warnings, "now and then")
+    assert found.comparisons[0].verdict == "equivalent"
+    assert line.startswith("blocks of horovod/gloo are now and then far slower than its others")
+    assert "horovod/gloo takes +10 % against ddp/gloo" in line
+
+
+def test_ordinary_noise_is_no_spike(tmp_path: Path) -> None:
+    other = make_case("horovod", "gloo", 2)
+    plant(tmp_path, [Plant(CASE, 1.0, launches=0), Plant(other, 1.0, launches=0)], launches=6, rounds=5)
+    random = np.random.default_rng(2)
+    for case in (CASE, other):
+        for launch in range(6):
+            walls = np.exp(random.normal(0, 0.1, (5, 2)))
+            record.write(tmp_path / "launches" / case.id / str(launch), header(case, launch), samples(walls, 20))
+    assert about(summary.reduce(table.read(tmp_path)).warnings, "now and then") == []
+
+
+def test_five_launches_in_order_are_a_drift_and_four_are_not() -> None:
+    assert trends.drift([1.0, 1.1, 1.2, 1.3, 1.4]) == pytest.approx(0.4)
+    assert trends.drift([1.0, 1.1, 1.2, 1.3]) is None

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from planted import Plant, header, make_case, plant, samples
 
 from analysis import alike, fairness, summary, table
 from benches import record
-from benches.spec import DdpSettings, HorovodSettings
+from benches.spec import Case, DdpSettings, HorovodSettings
 
 Make = Callable[..., Path]
 RANK = {
@@ -135,6 +136,46 @@ def swept(folder: Path, sizes: dict[float | None, list[int]]) -> list[str]:
 def test_buckets_that_came_out_alike_are_marked(tmp_path: Path) -> None:
     found = swept(tmp_path, {None: [1, 9], 1: [1, 1, 8], 25: [10], 100: [10]})
     assert found == ["", "", "", "same as ddp-25"]
+
+
+def with_horovod(ranks: int, **settings: Any) -> Case:
+    case = make_case("horovod", "mpi", ranks)
+    return msgspec.structs.replace(case, horovod=HorovodSettings(**settings))
+
+
+def same(folder: Path, cases: dict[str, Case], **changes: Any) -> dict[int, str]:
+    """Marks of cases with these names, whose records differ in nothing else."""
+    plant(folder, [Plant(one, 0.05, name=name, launches=0) for name, one in cases.items()], launches=1)
+    for one in cases.values():
+        found = header(one, 0, gradient_bytes=200 * 2**20, **changes)
+        record.write(folder / "launches" / one.id / "0", found, samples(np.ones((2, one.cluster.world_size)), 20))
+    return alike.same_as(table.read(folder))
+
+
+def test_groups_are_as_many_as_came_of_them(tmp_path: Path) -> None:
+    cases = {str(groups): with_horovod(2, groups=groups) for groups in (62, 1000)}
+    assert same(tmp_path / "a", cases, effective={"groups": 62}) == {1: "same as 62"}
+    assert same(tmp_path / "b", cases, effective={"controller": "mpi"}) == {}
+
+
+def test_one_rank_sends_nothing_whatever_its_settings(tmp_path: Path) -> None:
+    for ranks, marks in ((1, {1: "same as a"}), (2, {})):
+        settings: dict[str, dict[str, Any]] = {
+            "a": {},
+            "b": {"fusion_threshold_mb": 8.0, "compression": "fp16"},
+            "c": {"cycle_time_ms": 5.0},
+        }
+        cases = {name: with_horovod(ranks, **own) for name, own in settings.items()}
+        assert same(tmp_path / str(ranks), cases, effective={"controller": "mpi"}) == marks
+
+
+def test_a_polling_policy_that_mpich_does_not_have_makes_no_difference(tmp_path: Path) -> None:
+    case = make_case("horovod", "mpi", 2)
+    cluster = msgspec.structs.replace(case.cluster, mpi_yield_when_idle=True)
+    cases = {"busy": case, "yield": msgspec.structs.replace(case, cluster=cluster)}
+    told = {"effective": {"controller": "mpi"}}
+    assert same(tmp_path / "open", cases, **told) == {}
+    assert same(tmp_path / "mpich", cases, **told, provenance={"mpi_polling": None}) == {1: "same as busy"}
 
 
 def test_thresholds_that_cap_nothing_are_marked(tmp_path: Path) -> None:

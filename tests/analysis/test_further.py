@@ -9,7 +9,7 @@ from typing import Any
 
 from planted import Plant, header, make_case
 
-from analysis import table
+from analysis import summary, table
 from analysis.further import Further, further
 from benches import record
 from benches.spec import AGAIN_FROM, CONFIRM_FROM
@@ -43,6 +43,17 @@ def test_an_open_verdict_asks_for_all_launches_up_to_the_next_look(study_folder:
     assert found
     assert (found.contestants, found.launches) == ((0, 1), range(6, 9))
     assert found.why == "after 6 launches 1 of 1 comparisons are inconclusive: on to 9"
+
+
+def test_a_study_that_ended_between_looks_says_so(study_folder: Make) -> None:
+    folder = study_folder(noisy(0.05), launches=6, stop_when="verdict")
+    told = "7 launches, and the study is judged after 6 or 9 or 14 or 20: a verdict in between"
+    assert not any(told in line for line in summary.reduce(table.read(folder)).warnings)
+    for case in (DDP, HOROVOD):
+        own = folder / "launches" / case.id
+        record.write(own / "6", header(case, 6), record.read_samples(own / "5"))
+    (line,) = [line for line in summary.reduce(table.read(folder)).warnings if told in line]
+    assert line.endswith("goes on to 9")
 
 
 def test_a_verdict_ends_the_study(study_folder: Make) -> None:

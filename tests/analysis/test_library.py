@@ -97,6 +97,17 @@ def test_compare_is_what_the_summary_says(study_folder: Make) -> None:
     assert all(one.n == 4 and one.level < 0.95 + 0.05 for one in found["ratio"])
 
 
+def test_compare_allows_for_the_looks_of_its_study_as_the_summary_does(study_folder: Make) -> None:
+    plants = [replace(one, launch_sd=0.02) for one in smoke()[4:6]]
+    folder = study_folder(plants, launches=6, reference=DDP, stop_when="verdict", margin=0.3)
+    (found,) = library.compare(library.load(folder)).to_dict("records")
+    (said,) = summary.reduce(table.read(folder)).comparisons
+    assert (found["ratio"].low, found["ratio"].level) == pytest.approx((said.ratio.low, 1 - 0.05 / 4))
+    assert found["verdict"] == said.verdict
+    scaled = library.scaling(library.load(study_folder(smoke(), launches=4, stop_when="verdict")))
+    assert {one.level for one in scaled["efficiency_local"].dropna() if one.value != 1} == {1 - 0.05 / 4}
+
+
 def test_another_heat_meets_the_copy_of_the_reference_in_it(study_folder: Make) -> None:
     base, rival = smoke()[4:6]
     plants = [base, replace(rival, heat=1), replace(base, copy=2, heat=1, step_s=2 * base.step_s)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from planted import Plant, make_case
+from planted import Plant, header, make_case
 
 from analysis import headline, stats, summary, table
 from analysis.compare import Comparison
@@ -15,6 +15,7 @@ from analysis.components import Components
 from analysis.estimate import Estimate
 from analysis.noise import Control, weigh
 from analysis.rows import Summary
+from benches import record
 from benches.spec import AGAIN_FROM
 
 Make = Callable[..., Path]
@@ -74,6 +75,19 @@ def test_chance_is_cleared_by_further_launches(study_folder: Make) -> None:
     found = reduced(study_folder, 0.0515, again=[0.05] * 6, rival_s=0.0514)
     assert found.controls[0].state == "cleared"
     assert found.comparisons[0].verdict == "slower"
+
+
+def test_a_set_that_is_over_clears_though_a_launch_of_it_failed(study_folder: Make) -> None:
+    plants = [
+        Plant(DDP, 0.05, launch_sd=1e-4, extra=dict.fromkeys(AGAIN, 0.05)),
+        Plant(make_case("horovod", "gloo", 2), 0.06, launch_sd=1e-4),
+        Plant(DDP, 0.0515, name="ddp (again)", copy=1, launch_sd=1e-4, extra=dict.fromkeys(AGAIN[:-1], 0.05)),
+    ]
+    folder = study_folder(plants, launches=6)
+    assert summary.reduce(table.read(folder)).controls[0].state == "suspicious"
+    failed = header(DDP, AGAIN[-1], status="failed", reason="rank 0: killed by SIGKILL")
+    record.write(folder / "launches" / f"{DDP.id}-1" / str(AGAIN[-1]), failed, None)
+    assert summary.reduce(table.read(folder)).controls[0].state == "cleared"
 
 
 def test_a_noisy_control_says_that_the_floor_is_not_established(study_folder: Make) -> None:

@@ -295,6 +295,21 @@ def test_noise_is_no_verdict(study_folder: Make) -> None:
     assert "no verdict yet; so far, against ddp/gloo: horovod/gloo" in line
 
 
+def test_while_launches_are_to_come_there_are_intervals_and_no_verdicts(study_folder: Make) -> None:
+    plants = [exact("ddp", "gloo", 2, 0.050), exact("horovod", "gloo", 2, 0.060), exact("horovod", "mpi", 2, 0.040)]
+    (line,) = headline.standings(reduced(study_folder(plants, launches=4)))
+    assert line.startswith("resnet18_64, ranks=2, 2 ranks, so far: against ddp/gloo: horovod/mpi −20 % (−2")
+    assert "; horovod/gloo +20 % (+" in line
+    assert line.endswith(" %); 4 launches each")
+    assert "faster" not in line
+
+
+def test_one_launch_has_no_interval_yet(study_folder: Make) -> None:
+    plants = [exact("ddp", "gloo", 2, 0.050), exact("horovod", "mpi", 2, 0.040)]
+    (line,) = headline.standings(reduced(study_folder(plants, launches=1)))
+    assert "horovod/mpi −20 % (no interval yet)" in line
+
+
 def test_a_study_of_failures_only_says_that_nothing_was_measured(study_folder: Make) -> None:
     plants = smoke()[4:7]
     for one in plants:

@@ -262,6 +262,12 @@ def test_percentiles_are_those_of_the_slowest_ranks_steps(tmp_path: Path) -> Non
     assert found == pytest.approx({"p50_s": 1.0, "p95_s": 0.5 + 0.01 * 94.05, "p99_s": 0.5 + 0.01 * 98.01})
 
 
+@pytest.mark.parametrize(("steps", "names"), [(19, ["p50_s"]), (20, ["p50_s", "p95_s"]), (99, ["p50_s", "p95_s"])])
+def test_a_percentile_that_the_steps_cannot_show_is_left_out(steps: int, names: list[str], tmp_path: Path) -> None:
+    pq.write_table(samples(np.ones((1, 2)), steps), tmp_path / "s.parquet")
+    assert list(reduce_samples(tmp_path / "s.parquet", 2).percentiles) == names
+
+
 def test_copies_and_further_launches_are_read_and_kept_apart(study_folder: Make) -> None:
     case = make_case("ddp", "gloo", 2)
     plants = [Plant(case, 0.05, extra={1000: 0.06, 2000: 0.07}), Plant(case, 0.05, name="again", copy=1)]

@@ -45,6 +45,16 @@ def test_the_bar_is_eleven_of_120_and_shrinks_with_the_duels() -> None:
     assert calibrate.most_called(30) < 5
 
 
+def test_a_small_difference_that_lasts_fails_though_few_duels_call_it() -> None:
+    equal, unequal = (calibrate.values(planted(80, faster=faster)) for faster in (0.0, 0.01))
+    assert [line.holds for line in calibrate.bias_lines(equal)] == [True] * 3
+    found = calibrate.bias_lines(unequal)
+    assert [line.holds for line in found] == [False, True, False]
+    assert found[0].what == "a ÷ b of all short heats"
+    assert calibrate.called_line(calibrate.intervals(unequal, 2), 2, 120).holds
+    assert [line.holds for line in calibrate.bias_lines(equal[:, :1])] == [False] * 3
+
+
 def test_fewer_duels_than_were_asked_for_are_no_success() -> None:
     found = calibrate.intervals(calibrate.values(planted(60)), 6)
     assert calibrate.called_line(found, 6, asked=30).holds

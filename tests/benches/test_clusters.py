@@ -144,7 +144,8 @@ def test_virtual_nodes_share_the_cores_of_this_machine() -> None:
     found = resolved(*words, "cluster=virtual", cores=15)
     (case,) = cases(found.study)
     assert (case.cluster.ranks_on_a_machine, case.cluster.mpi_yield_when_idle) == (8, True)
-    assert "no spare core for communication: 8 rank(s) on 15 core(s), fewer than two a rank" in found.warnings
+    crowded = "no spare core for communication: 8 rank(s) on 15 core(s), fewer than two a rank"
+    assert any(warning.startswith(crowded) for warning in found.warnings)
     (case,) = cases(study(*words, "cluster=hosts", "cluster.hosts=[a:2,b:2,c:2,d:2]", cores=15))
     assert (case.cluster.ranks_on_a_machine, case.cluster.mpi_yield_when_idle) == (2, False)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from composing import study
 
-from benches import cli, preflight
+from benches import cli, preflight, probe
 from benches.errors import UserError
 from benches.probe import Answer
 from benches.spec import Case
@@ -50,12 +50,27 @@ def cases(*words: str, gpus: int = 0) -> list[Case]:
             "or run: ringduel install-horovod --force --gpu",
         ),
         (Answer(fault="model.factory=a:b: no"), ("engine=ddp",), "model.factory=a:b: no"),
+        (
+            Answer(lacks={"ddp.comm_hook=bf16": "null, fp16 (torch 2.13.0+cpu has no NCCL)"}),
+            ("engine=ddp", "ddp.comm_hook=bf16"),
+            "ddp.comm_hook=bf16: this torch does not have it; takes null, fp16 (torch 2.13.0+cpu has no NCCL)",
+        ),
     ],
 )
 def test_what_an_answer_refuses(answer: Answer, words: tuple[str, ...], line: str) -> None:
     with pytest.raises(UserError) as caught:
         preflight.judge(answer, cases(*words, gpus=2))
     assert str(caught.value) == line
+
+
+def test_what_a_torch_may_lack_is_asked_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, wanting = cases("engine=ddp"), cases("engine=ddp", "ddp.comm_hook=bf16", "ddp.first_bucket_mb=2")
+    assert [preflight.may_lack(case) for case in plain] == [[]]
+    assert [sorted(preflight.may_lack(case)) for case in wanting] == [sorted(probe.LACKING)]
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: False)
+    monkeypatch.setattr("benches.engines.ddp.sets_first_bucket", lambda: False)
+    assert str(probe.no_bf16_hook()).startswith("null, fp16 (torch ")
+    assert str(probe.no_first_bucket()).startswith("null (torch ")
 
 
 def test_ddp_does_not_ask_for_horovod() -> None:

@@ -46,13 +46,24 @@ REFUSED = {
     ("data=synthetic@other",): None,
     ("model@other=mlp",): None,
     # Wrong types and bounds.
-    ("ddp.bucket_cap_mb=-1",): "ddp.bucket_cap_mb=-1: takes a number above 0, or null",
-    ("ddp.bucket_cap_mb=big",): "ddp.bucket_cap_mb=big: takes a number above 0, or null",
+    ("ddp.bucket_cap_mb=-1",): "ddp.bucket_cap_mb=-1: takes a number above 0 and of at most 1048576, or null",
+    ("ddp.bucket_cap_mb=big",): "ddp.bucket_cap_mb=big: takes a number above 0 and of at most 1048576, or null",
     ("study.contestants.ddp.ddp.bucket_cap_mb=[1,-1]",): (
-        "study.contestants.ddp.ddp.bucket_cap_mb=-1: takes a number above 0, or null"
+        "study.contestants.ddp.ddp.bucket_cap_mb=-1: takes a number above 0 and of at most 1048576, or null"
     ),
-    ("horovod.fusion_threshold_mb=-1",): "horovod.fusion_threshold_mb=-1: takes a number of at least 0",
-    ("horovod.cache_capacity=1.5",): "horovod.cache_capacity=1.5: takes a whole number of at least 0",
+    ("horovod.fusion_threshold_mb=-1",): (
+        "horovod.fusion_threshold_mb=-1: takes a number of at least 0 and of at most 1048576"
+    ),
+    ("horovod.cache_capacity=1.5",): (
+        "horovod.cache_capacity=1.5: takes a whole number of at least 0 and of at most 2147483647"
+    ),
+    ("ddp.bucket_cap_mb=1e15",): (
+        "ddp.bucket_cap_mb=1000000000000000.0: takes a number above 0 and of at most 1048576, or null"
+    ),
+    ("horovod.groups=1000000000",): (
+        "horovod.groups=1000000000: takes a whole number of at least 1 and of at most 1000000, or null"
+    ),
+    ("horovod.cycle_time_ms=1e9",): "horovod.cycle_time_ms=1000000000.0: takes a number above 0 and of at most 60000",
     ("block_steps=abc",): "block_steps=abc: takes a whole number of at least 1",
     ("block_steps=0",): "block_steps=0: takes a whole number of at least 1",
     ("block_steps=true",): "block_steps=true: takes a whole number of at least 1",

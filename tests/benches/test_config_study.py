@@ -192,7 +192,8 @@ def test_warnings_name_overridden_threads_and_crowded_cores() -> None:
     assert resolved(cores=4).warnings == []
     assert resolved(cores=2, shell={"OMP_NUM_THREADS": "8"}).warnings == [
         "OMP_NUM_THREADS=8 (in your environment): ranks get cluster.threads_per_rank instead",
-        "no spare core for communication: 2 rank(s) on 2 core(s), fewer than two a rank",
+        "no spare core for communication: 2 rank(s) on 2 core(s), fewer than two a rank; take fewer ranks a "
+        "host, or a larger host",
     ]
 
 

@@ -18,9 +18,9 @@ from running import Silent, make_case, open_cases
 
 from benches import rank, rankenv, record
 from benches.control import CONTROL
-from benches.driver import Driver, due
+from benches.driver import Driver, _wants_room, due
 from benches.folder import StudyFolder
-from benches.heat import PROGRESS
+from benches.heat import PROGRESS, Heat
 from benches.record import Header
 from benches.schedule import Turn, orders
 from benches.spec import Case
@@ -263,6 +263,25 @@ class TestUsedUp:
         self.driver.deadline = deadline
         assert len(self.driver.launch(self.turns)) == launches
         assert len(self.progress.texts) == launches - 1
+
+
+def test_memory_of_other_machines_is_not_judged_by_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benches.heat.psutil.virtual_memory", lambda: SimpleNamespace(available=0, total=1))
+    for kind, room in (("local", False), ("virtual", False), ("hosts", True), ("slurm", True), ("kubernetes", True)):
+        case = SimpleNamespace(cluster=SimpleNamespace(name=kind))
+        entry: Any = SimpleNamespace(turn=SimpleNamespace(case=case), memory_bytes=1, ended=False)
+        heat = Heat(None, Silent(), StopFlag())  # type: ignore[arg-type]
+        heat.entries = [entry]
+        assert heat._has_room() is room
+
+
+def test_a_gpu_that_is_full_is_left_to_others_also_after_the_first_block() -> None:
+    full, killed = (
+        SimpleNamespace(status="failed", reason=f"rank 0: {cause}")
+        for cause in ("CUDA out of memory. Tried to allocate 2 GiB", "killed by SIGKILL in timing")
+    )
+    assert [_wants_room(full, begun) for begun in (False, True)] == [True, True]  # type: ignore[arg-type]
+    assert [_wants_room(killed, begun) for begun in (False, True)] == [True, False]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("blocks", "launches"), [(0, [2, 1, 1]), (1, [2])])

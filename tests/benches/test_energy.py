@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benches import energy
+from benches import energy, nvml
 from benches.energy import Counter, Energy
 from benches.load import Meter
+from benches.nvml import Gpu
 
 RANGE_UJ = 262_143_328_850
 
@@ -63,7 +65,7 @@ class Refused(Exception):
     """In the place of pynvml.NVMLError."""
 
 
-def nvml(monkeypatch: pytest.MonkeyPatch, fails: str = "") -> list[int]:
+def driver(monkeypatch: pytest.MonkeyPatch, fails: str = "") -> list[int]:
     """A pynvml whose one GPU has UUID GPU-1; its count, in mJ."""
     count = [5_000]
 
@@ -81,8 +83,17 @@ def nvml(monkeypatch: pytest.MonkeyPatch, fails: str = "") -> list[int]:
         if fails == "driver":
             raise Refused
 
+    def held(_: str, policy: int) -> SimpleNamespace:
+        if fails == "clocks":
+            raise Refused
+        return SimpleNamespace(violationTime=count[0] * 10**6 * (1 + policy))
+
     module = SimpleNamespace(
+        NVML_PERF_POLICY_POWER=0,
+        NVML_PERF_POLICY_THERMAL=1,
         nvmlInit=start,
+        nvmlDeviceGetViolationStatus=held,
+        nvmlDeviceGetComputeRunningProcesses=lambda _: ["one", "two"],
         nvmlDeviceGetHandleByUUID=handle,
         nvmlDeviceGetTotalEnergyConsumption=used,
         NVMLError=Refused,
@@ -93,24 +104,56 @@ def nvml(monkeypatch: pytest.MonkeyPatch, fails: str = "") -> list[int]:
 
 
 def test_a_gpu_counts_millijoules(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = nvml(monkeypatch)
-    used = Energy(energy.of_gpu("GPU-1"))
+    count = driver(monkeypatch)
+    used = Energy(energy.of_gpu(Gpu("GPU-1")))
     count[0] += 2_500
     assert used.joules() == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize(("uuid", "fails"), [("GPU-1", "driver"), ("GPU-1", "count"), ("MIG-1", "")])
 def test_a_gpu_that_does_not_tell_has_no_counter(monkeypatch: pytest.MonkeyPatch, uuid: str, fails: str) -> None:
-    nvml(monkeypatch, fails)
-    assert energy.of_gpu(uuid) == ()
+    driver(monkeypatch, fails)
+    assert energy.of_gpu(Gpu(uuid)) == ()
 
 
 def test_no_pynvml_no_counter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert energy.of_gpu("GPU-1") == ()
+    assert energy.of_gpu(Gpu("GPU-1")) == ()
 
 
 def test_a_block_holds_what_was_used_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([10, 17])
     monkeypatch.setattr("benches.load.counters", lambda _: (Counter(lambda: next(counts), 1.0),))
     assert Meter(torch.device("cpu")).read().energy_j == 7.0
+
+
+def test_a_block_holds_what_its_gpu_went_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = driver(monkeypatch)
+    gpu = Gpu("GPU-1")
+    for module in ("load", "energy"):
+        monkeypatch.setattr(f"benches.{module}.gpu_of", lambda _: gpu)
+    energy.counters.cache_clear()
+    meter = Meter(torch.device("cuda", 7))
+    count[0] += 300
+    load = meter.read()
+    energy.counters.cache_clear()
+    assert (load.gpu_processes, load.gpu_held_back_s) == (2, pytest.approx(0.6)), "heat counts twice as fast as power"
+    assert load.energy_j == pytest.approx(0.3)
+
+
+def test_what_a_gpu_does_not_tell_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver(monkeypatch, "clocks")
+    assert (Gpu("GPU-1").processes(), Gpu("GPU-1").held_back_s()) == (2, None)
+    assert (Gpu("GPU-2").processes(), Gpu("GPU-2").held_back_s()) == (None, None)
+    assert nvml.gpu_of(torch.device("cpu")) is None
+
+
+def test_the_work_of_a_loader_is_ones_own() -> None:
+    spin = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True); input()"
+    meters = [Meter(torch.device("cpu"), children=children) for children in (True, False)]
+    with subprocess.Popen([sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout
+        worker.stdout.readline()
+        with_child, alone = (meter.read().own_s for meter in meters)
+        worker.kill()
+    assert with_child - alone >= 0.4

@@ -19,15 +19,19 @@ NCCL = ("engine=horovod", "transport=nccl")
 REFUSED = {
     # Ranges and types.
     (*DDP, "accumulation_steps=0"): "accumulation_steps=0: takes a whole number of at least 1",
-    (*DDP, "ddp.first_bucket_mb=0"): "ddp.first_bucket_mb=0: takes a number above 0, or null",
+    (*DDP, "ddp.first_bucket_mb=0"): ("ddp.first_bucket_mb=0: takes a number above 0 and of at most 1048576, or null"),
     (*DDP, "ddp.comm_hook=fp8"): "ddp.comm_hook=fp8: choices: fp16, bf16, powersgd, null",
-    (*DDP, "ddp.powersgd_rank=0"): "ddp.powersgd_rank=0: takes a whole number of at least 1",
+    (*DDP, "ddp.powersgd_rank=0"): ("ddp.powersgd_rank=0: takes a whole number of at least 1 and of at most 1000000"),
     (*DDP, "ddp.is_high_priority_stream=2"): "ddp.is_high_priority_stream=2: takes true or false",
     (*HOROVOD, "horovod.compression=bf16"): "horovod.compression=bf16: choices: none, fp16",
     (*HOROVOD, "horovod.controller=nccl"): "horovod.controller=nccl: choices: gloo, mpi, null",
-    (*HOROVOD, "horovod.groups=0"): "horovod.groups=0: takes a whole number of at least 1, or null",
+    (*HOROVOD, "horovod.groups=0"): (
+        "horovod.groups=0: takes a whole number of at least 1 and of at most 1000000, or null"
+    ),
     (*HOROVOD, "horovod.gradient_predivide_factor=0"): "horovod.gradient_predivide_factor=0: takes a number above 0",
-    (*HOROVOD, "horovod.num_nccl_streams=0"): "horovod.num_nccl_streams=0: takes a whole number of at least 1",
+    (*HOROVOD, "horovod.num_nccl_streams=0"): (
+        "horovod.num_nccl_streams=0: takes a whole number of at least 1 and of at most 1024"
+    ),
     (*HOROVOD, "horovod.torus_allreduce=1"): "horovod.torus_allreduce=1: takes true or false",
     (*HOROVOD, "horovod.thread_affinity=a"): (
         "horovod.thread_affinity=a: takes core numbers by local rank, such as '2,3', or null"
@@ -176,12 +180,14 @@ def test_a_step_counts_the_samples_of_all_its_passes() -> None:
     assert (strong.data.per_rank_batch, strong.global_batch) == (8, 64)
 
 
-def test_the_controller_mpi_brings_its_launcher_and_its_polling() -> None:
+def test_the_controller_mpi_brings_its_launcher_and_its_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     found = case(*NCCL, "horovod.controller=mpi", gpus=2)
     assert found.uses_mpi
     assert choose.launcher(found) == "mpirun"
     assert found.cluster.mpi_yield_when_idle
     assert provenance.polling(found) == "yield"
+    monkeypatch.setattr("benches.provenance.mpich_is_loaded", lambda: True)
+    assert provenance.polling(found) is None
     assert choose.launcher(case(*NCCL, gpus=2)) == "horovodrun"
     answer = Answer(horovod={"gloo": True, "mpi": False, "nccl": True})
     with pytest.raises(UserError, match=r"^horovod.controller=mpi: this Horovod was built without it"):

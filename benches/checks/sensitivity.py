@@ -144,7 +144,9 @@ def products_for(percent: float, probe: int, ratio: float) -> int:
     return max(1, round(percent / 100 * probe / (ratio - 1)))
 
 
-def calibrate(model: str, folder: Path, quick: bool, stop: StopFlag) -> tuple[list[Job], list[Line]]:
+def calibrate(
+    model: str, targets: Sequence[Target], folder: Path, quick: bool, stop: StopFlag
+) -> tuple[list[Job], list[Line]]:
     """The jobs of a model, and what the probe says of the slow-downs that are planted in them."""
     probe = MODELS[model].probe
     found = ratios(f"probe-{model}", model, [probe // 2, probe], 2 if quick else 6, folder, stop)
@@ -152,7 +154,7 @@ def calibrate(model: str, folder: Path, quick: bool, stop: StopFlag) -> tuple[li
         told = ", ".join(f"{one.value:.4f}" for one in found) or "no launch"
         return [], [Line(f"{model}: {probe // 2}, {probe} products ÷ none", len(found), told, "", "above 1", False)]
     half, whole = found
-    jobs = [Job(model, target, products_for(target.percent, probe, whole.value)) for target in TARGETS]
+    jobs = [Job(model, target, products_for(target.percent, probe, whole.value)) for target in targets]
     return jobs, [additive(model, half, whole), *(probed(job, of_probe(whole, job.products / probe)) for job in jobs)]
 
 
@@ -282,9 +284,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="start no try after so many (default: 180, quick: 5)")
     parser.add_argument("--tries", type=int, help="of each kind (default: 20 of the MLP, 5 of ResNet-18; quick: 1)")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), help="(default: all, quick: mlp)")
+    percents = [target.percent for target in TARGETS]
+    parser.add_argument("--percents", nargs="+", type=float, choices=percents, default=percents, help="(default: all)")
     options = parser.parse_args(arguments)
     options.minutes = options.minutes or (5.0 if options.quick else 180.0)
     options.tries = options.tries or (1 if options.quick else None)
+    options.targets = [target for target in TARGETS if target.percent in options.percents]
     options.models = options.models or (["mlp"] if options.quick else list(MODELS))
     return options
 
@@ -295,7 +300,7 @@ def main(arguments: list[str] | None = None) -> int:
     until = time.monotonic() + options.minutes * 60
 
     def body(folder: Path, stop: StopFlag) -> list[Line]:
-        found = [calibrate(model, folder, options.quick, stop) for model in options.models]
+        found = [calibrate(model, options.targets, folder, options.quick, stop) for model in options.models]
         jobs = [job for own, _ in found for job in own]
         tries = attempts(jobs, options.tries, until, folder, stop)
         judged = [line(job, of_job(job, tries), options.tries) for job in jobs]

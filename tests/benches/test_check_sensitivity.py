@@ -124,3 +124,10 @@ def test_who_has_a_bar_goes_first_until_it_is_settled() -> None:
     assert sensitivity.turn_of(jobs, [*won, *lost, *shown], None) == two
     rest = [*tries(*[SLOWER] * 2), *tries(*[SLOWER] * 13, job=two)]
     assert sensitivity.turn_of(jobs, [*won, *lost, *shown, *rest], None) is None
+
+
+def test_a_part_of_the_table_can_be_asked_for() -> None:
+    assert [target.percent for target in sensitivity.parse([]).targets] == [5, 2]
+    assert [target.percent for target in sensitivity.parse(["--percents", "2"]).targets] == [2]
+    with pytest.raises(SystemExit):
+        sensitivity.parse(["--percents", "3"])

@@ -1,6 +1,6 @@
 """`python -m analysis.readme [FILE]`: result tables of published sets, written between two comments of a Markdown file.
 
-    <!-- results: results/published/amd-epyc-2-cores/smoke -->
+    <!-- results: results/published/MACHINE/STUDY -->
     <!-- end of results -->
 
 The path is relative to the file's folder. What stands between the two is replaced; `--check` only says whether it fits.
